@@ -121,6 +121,29 @@ fn check_all(device: &dyn Fn() -> Arc<dyn Device>, step_tokens: u32, small: bool
 }
 
 #[test]
+fn rows_of_another_encoder_have_other_names() {
+    // A cache on disk outlives the file of an encoder.
+    let sight = Sight::read("vision/qwen2_vl");
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    drop(sight.golden.open_mmproj(scratch.path()).expect("an encoder's file"));
+    let path = sight.golden.path(Variant::Gguf, scratch.path());
+    let prompt = || {
+        let served = start(&path, Arc::new(ReferenceDevice::new(4)), 7);
+        let weights = served.engine.identity().and_then(|i| i.weights().map(str::to_owned));
+        (request(&sight, &served, 1.0).prompt, weights.expect("files that are there"))
+    };
+    let (ids, weights) = prompt();
+    assert_eq!(prompt(), (ids.clone(), weights.clone()));
+    let mmproj = scratch.path().join("mmproj.gguf");
+    let mut bytes = std::fs::read(&mmproj).expect("read");
+    *bytes.last_mut().expect("numbers") ^= 1;
+    std::fs::write(&mmproj, bytes).expect("written");
+    let (others, now) = prompt();
+    assert_ne!(others, ids);
+    assert_ne!(now, weights, "receipts tell it too");
+}
+
+#[test]
 fn every_recording_through_the_engine_on_the_reference_device() {
     check_all(&|| Arc::new(ReferenceDevice::new(4)), 7, true);
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use tokenmill_backend::Executable;
-use tokenmill_files::FilesState;
+use tokenmill_files::{FilesState, LoadError, OpenModel};
 use tokenmill_ir::KvFormat;
 use tokenmill_kvlog::{Key, KeyParts};
 
@@ -29,8 +29,8 @@ pub struct Identity {
     pub kv: String,
     /// Digest of what is computed, in hexadecimal digits.
     pub program: String,
-    path: PathBuf,
-    files: Option<FilesState>,
+    /// The model, and its encoder where that has a file of its own; how they were when it was loaded.
+    files: Vec<(PathBuf, Option<FilesState>)>,
     weights: OnceLock<Option<String>>,
 }
 
@@ -59,8 +59,10 @@ impl Identity {
             mode: format!("{:?}", model.weights.mode()),
             kv: formats.join("+"),
             program: hex(&program.key()),
-            path: model.path.clone(),
-            files: FilesState::of(&model.path).ok(),
+            files: std::iter::once(&model.path)
+                .chain(model.sight.as_ref().and_then(|sight| sight.mmproj.as_ref()))
+                .map(|path| (path.clone(), FilesState::of(path).ok()))
+                .collect(),
             weights: OnceLock::new(),
         }
     }
@@ -73,25 +75,33 @@ impl Identity {
     }
 
     fn digest(&self) -> Option<String> {
-        let is_same = || FilesState::of(&self.path).is_ok_and(|now| Some(now) == self.files);
+        let now = |path: &PathBuf| FilesState::of(path).ok();
+        let is_same = || self.files.iter().all(|(path, was)| was.is_some() && now(path) == *was);
         if !is_same() {
             return None;
         }
-        let model = tokenmill_files::open(&self.path).ok()?;
         let mut parts = KeyParts::default();
-        let mut buffer = vec![0; PART_BYTES as usize];
-        for file in model.data.files() {
-            let bytes = file.len_bytes();
-            parts.add(&bytes.to_le_bytes());
-            let stride = (bytes / PARTS).max(PART_BYTES);
-            for at in (0..bytes).step_by(stride as usize) {
-                let part = buffer.get_mut(..(bytes - at).min(PART_BYTES) as usize)?;
-                file.read_at(at, part).ok()?;
-                parts.add(part);
-            }
+        for (path, _) in &self.files {
+            add_samples(&mut parts, &tokenmill_files::open(path).ok()?).ok()?;
         }
         is_same().then(|| hex(&parts.key()))
     }
+}
+
+/// Adds what tells a model's files from others: their lengths, and parts of 64 KiB at up to 256 places.
+pub(super) fn add_samples(parts: &mut KeyParts, model: &OpenModel) -> Result<(), LoadError> {
+    let mut buffer = vec![0; PART_BYTES as usize];
+    for file in model.data.files() {
+        let bytes = file.len_bytes();
+        parts.add(&bytes.to_le_bytes());
+        let stride = (bytes / PARTS).max(PART_BYTES);
+        for at in (0..bytes).step_by(stride as usize) {
+            let part = &mut buffer[..(bytes - at).min(PART_BYTES) as usize];
+            file.read_at(at, part)?;
+            parts.add(part);
+        }
+    }
+    Ok(())
 }
 
 fn hex(key: &Key) -> String {

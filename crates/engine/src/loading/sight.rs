@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use tokenmill_backend::Device;
 use tokenmill_files::OpenModel;
 use tokenmill_ir::{Container, Limits, Meta, MetaValue, Program};
+use tokenmill_kvlog::KeyParts;
 use tokenmill_models::vision::{Grid, VisionSpec, vision_of, vision_of_mmproj};
 use tokenmill_models::{ModelError, ModelSpec, lower, lower_vision};
 
 use super::encoder::Encoder;
+use super::identity::add_samples;
 use super::load::{LoadFailure, LoadOptions};
 use super::plan::Needs;
 use crate::ledger::Memory;
@@ -33,6 +35,8 @@ pub struct Sight {
     pub vision: VisionSpec,
     /// `preprocessor_config.json`, where there is one.
     pub preprocessor: Option<String>,
+    /// The encoder's file, where it is not in the model's.
+    pub mmproj: Option<PathBuf>,
 }
 
 /// A model and its encoder, lowered.
@@ -95,9 +99,20 @@ impl Seeing {
             weights,
             limits: self.limits.clone(),
             longest_block: self.longest_block,
-            identity: blake3::hash(self.encoder.dump().as_bytes()).to_hex().to_string(),
+            identity: self.identity()?,
             kept_bytes: self.kept_bytes,
         })
+    }
+
+    /// What rows depend on beside the patches. (What is in the model's own files is told apart wherever
+    /// rows outlive a load.)
+    fn identity(&self) -> Result<String, LoadFailure> {
+        let mut parts = KeyParts::default();
+        parts.add(self.encoder.dump().as_bytes());
+        if let Some(own) = &self.files {
+            add_samples(&mut parts, own)?;
+        }
+        Ok(format!("{:?}", parts.key()))
     }
 }
 
@@ -106,13 +121,14 @@ fn lowered(
     device: &dyn Device,
     options: &LoadOptions,
 ) -> Result<Option<Seeing>, LoadFailure> {
-    let own = match files.checkpoint.container {
+    let mmproj = match files.checkpoint.container {
         Container::Hf => None,
         Container::Gguf => match beside(path) {
-            Some(mmproj) => Some(tokenmill_files::open(&mmproj)?),
             None => return Ok(None),
+            mmproj => mmproj,
         },
     };
+    let own = mmproj.as_deref().map(tokenmill_files::open).transpose()?;
     let vision = match &own {
         Some(own) => Some(vision_of_mmproj(&own.checkpoint, &files.checkpoint)?),
         None => vision_of(&files.checkpoint)?,
@@ -144,7 +160,7 @@ fn lowered(
         (true, None) => limits.outputs,
         (false, _) => 0,
     };
-    let (sight, encoder) = (Sight { vision, preprocessor }, encoder.program);
+    let (sight, encoder) = (Sight { vision, preprocessor, mmproj }, encoder.program);
     let (spec, files) = (text, own);
     Ok(Some(Seeing {
         spec,
