@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use tokenmill_engine::{EyesError, Inputs, NOBODY, PictureError, RowsError};
 use tokenmill_ir::TokenId;
-use tokenmill_media::{Ceilings, MediaError, Picture, decode};
+use tokenmill_media::{Ceilings, MediaError, decode};
 use tokenmill_text::{Encoder, Special};
 
 use crate::ask::Ask;
@@ -122,23 +122,22 @@ impl Image {
         ApiError::unsupported(path, message)
     }
 
-    /// Its pixels.
+    /// Its file.
     ///
     /// # Errors
-    /// 400 for what is no image, or one too large; 413 for a file too long.
-    pub fn picture(&self, limits: &Limits) -> Result<Picture, ApiError> {
+    /// 400 where that is elsewhere still.
+    fn file(&self) -> Result<&Arc<[u8]>, ApiError> {
         let path = &self.path;
-        let file = match &self.source {
-            Source::File(file) => file,
+        match &self.source {
+            Source::File(file) => Ok(file),
             Source::Address(_) => {
                 let message = format!(
                     "{path} is an image elsewhere, and this server fetches none: send it as a data URL, or \
                      start the server with --fetch-images"
                 );
-                return Err(ApiError::unsupported(path, message));
+                Err(ApiError::unsupported(path, message))
             }
-        };
-        decode(file, &limits.images_ceilings()).map_err(|error| not_seen(&error, path))
+        }
     }
 }
 
@@ -155,18 +154,18 @@ fn not_seen(error: &MediaError, path: &str) -> ApiError {
     }
 }
 
-/// The pixels of all images of a conversation, in order.
+/// The files of all images of a conversation, in order.
 ///
 /// # Errors
-/// 400 for more than a request may have, and for the first that is none.
-fn pictures(talk: &Conversation, limits: &Limits) -> Result<Vec<Picture>, ApiError> {
+/// 400 for more than a request may have, and for the first that is elsewhere.
+fn files<'a>(talk: &'a Conversation, limits: &Limits) -> Result<Vec<&'a Arc<[u8]>>, ApiError> {
     let Some(first) = talk.images().next() else { return Ok(Vec::new()) };
     let (found, most) = (talk.images().count(), limits.images);
     if found > most {
         let message = format!("the request has {found} images, the limit is {most}");
         return Err(ApiError::bad(&first.path, message));
     }
-    talk.images().map(|image| image.picture(limits)).collect()
+    talk.images().map(Image::file).collect()
 }
 
 /// A rendered prompt with the images of its conversation.
@@ -180,12 +179,14 @@ pub fn seen(
     tokens: Vec<TokenId>,
     (encoder, limits): (&Encoder<'_>, &Limits),
 ) -> Result<(Vec<TokenId>, Option<Inputs>), ApiError> {
-    let pictures = pictures(talk, limits)?;
-    let (Some(eyes), false) = (&model.served.eyes, pictures.is_empty()) else {
+    let files = files(talk, limits)?;
+    let (Some(eyes), false) = (&model.served.eyes, files.is_empty()) else {
         return Ok((tokens, None));
     };
     let encode = |text: &str| encoder.encode(text, Special::Parse).map_err(|e| e.to_string());
-    let found = eyes.prompt(&model.served.engine, &tokens, pictures, (&encode, NOBODY));
+    let pixels = |index: usize| decode(files[index], &limits.images_ceilings());
+    let asked = (files.len(), &pixels as &dyn Fn(usize) -> _);
+    let found = eyes.prompt(&model.served.engine, &tokens, asked, (&encode, NOBODY));
     let (tokens, inputs) = found.map_err(|error| not_shown(error, talk))?;
     Ok((tokens, Some(inputs)))
 }
@@ -293,8 +294,8 @@ mod tests {
     fn what_is_no_image_is_told_by_its_place() {
         let limits = Limits { image_bytes: 100, ..Limits::default() };
         let of = |file: &[u8]| {
-            let source = Source::File(file.into());
-            Image { path: "m[0]".into(), source }.picture(&limits).expect_err("refused")
+            let error = decode(file, &limits.images_ceilings()).expect_err("refused");
+            not_seen(&error, "m[0]")
         };
         for (file, status) in [(&b"hello"[..], 400), (b"\x89PNG\r\n\x1a\n", 400), (&[7; 101], 413)]
         {
@@ -308,10 +309,10 @@ mod tests {
         };
         let many = ["http://a/", "http://b/"].map(said).into();
         let talk = Conversation { messages: many, ..Conversation::default() };
-        let error = pictures(&talk, &Limits { images: 1, ..limits.clone() }).expect_err("two");
+        let error = files(&talk, &Limits { images: 1, ..limits.clone() }).expect_err("two");
         assert!(error.message.contains("2 images, the limit is 1"), "{}", error.message);
         let elsewhere = of_url("http://127.0.0.1/").expect("an address");
-        let error = elsewhere.picture(&limits).expect_err("it is not fetched");
+        let error = elsewhere.file().expect_err("it is not fetched");
         assert_eq!(error.code, Some("unsupported"));
         assert!(error.message.contains("--fetch-images"), "{}", error.message);
     }

@@ -30,9 +30,11 @@ pub enum EyesError {
         error: MediaError,
     },
     /// They become more rows than the context has.
-    #[error("the prompt has {tokens} tokens, its images among them; the context has {context}")]
+    #[error(
+        "the prompt has {tokens} tokens or more, its images among them; the context has {context}"
+    )]
     Context {
-        /// Of the prompt.
+        /// Of the prompt and its first images, with which it is too long.
         tokens: usize,
         /// Most of prompt and answer together.
         context: u32,
@@ -63,8 +65,9 @@ impl Eyes {
         Ok(Self { processor: Processor::read(&config, tower)?, sight })
     }
 
-    /// A rendered prompt with its pictures, which stand where the template wrote that they come. Computes
-    /// their rows, or finds them kept; waits for the encoder.
+    /// A rendered prompt with its pictures, which stand where the template wrote that they come. Asks for
+    /// the pixels of one picture after the other, so that no more than one is there, computes their rows, or finds
+    /// them kept; waits for the encoder.
     ///
     /// # Errors
     /// [`EyesError`].
@@ -72,22 +75,20 @@ impl Eyes {
         &self,
         engine: &Engine,
         rendered: &[TokenId],
-        pictures: Vec<Picture>,
+        (count, picture): (usize, &dyn Fn(usize) -> Result<Picture, MediaError>),
         (encode, account): (Encode<'_>, u64),
     ) -> Result<(Vec<TokenId>, Inputs), EyesError> {
-        let (alone, mut tokens) = (pictures.len() == 1, rendered.len());
-        let not_seen = |index: usize| move |error| EyesError::Picture { index, error };
-        for (index, picture) in pictures.iter().enumerate() {
+        let (alone, context) = (count == 1, engine.longest());
+        let (mut tokens, mut images) = (rendered.len(), Vec::with_capacity(count));
+        for index in 0..count {
+            let not_seen = |error| EyesError::Picture { index, error };
+            let picture = picture(index).map_err(not_seen)?;
             let layout = self.processor.layout(picture.width(), picture.height(), alone);
-            tokens = tokens.saturating_add(layout.map_err(not_seen(index))?.merged());
-        }
-        let context = engine.longest();
-        if tokens > context as usize {
-            return Err(EyesError::Context { tokens, context });
-        }
-        let mut images = Vec::with_capacity(pictures.len());
-        for (index, picture) in pictures.into_iter().enumerate() {
-            images.push(self.tiles(picture, alone).map_err(not_seen(index))?);
+            tokens = tokens.saturating_add(layout.map_err(not_seen)?.merged());
+            if tokens > context as usize {
+                return Err(EyesError::Context { tokens, context });
+            }
+            images.push(self.tiles(picture, alone).map_err(not_seen)?);
         }
         Ok(self.sight.prompt(engine, rendered, images, encode, account)?)
     }
