@@ -7,7 +7,7 @@ use serde::Deserialize;
 use tokenmill_backend::{Device, DeviceError};
 use tokenmill_ir::{Batch, Mode, Program, TokenSource, WeightSource};
 use tokenmill_models::ModelError;
-use tokenmill_models::vision::{Grid, Part, Patch, Positions, VisionSpec};
+use tokenmill_models::vision::{Grid, Part, Patch, Positions, VisionSpec, arranged};
 use tokenmill_quant::FormatId;
 
 use crate::model::Golden;
@@ -80,7 +80,7 @@ impl Sight {
                 batch.blocks = place.blocks.iter().flat_map(block).collect();
                 batch.embeddings = inputs;
             })?;
-            rows.extend(place.arranged(&found));
+            rows.extend(arranged(found, &place.merged));
         }
         Ok(rows)
     }

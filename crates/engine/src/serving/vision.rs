@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokenmill_models::vision::arranged;
 use tokenmill_sched::{Embeddings, Inputs, Media, Numbers};
 
 use crate::handle::{Engine, Events, RowsError};
@@ -138,14 +139,8 @@ fn answer(key: u128, order: &[u32], events: Events) -> Result<Embeddings, RowsEr
     for event in events {
         match event {
             Event::Rows(rows) => {
-                let (width, mut numbers) = (rows.width, rows.numbers);
-                if !order.is_empty() {
-                    let given = numbers.clone();
-                    for (row, &place) in given.chunks_exact(width.max(1)).zip(order) {
-                        numbers[place as usize * width..][..width].copy_from_slice(row);
-                    }
-                }
-                return Ok(Embeddings::new(width as u32, numbers, key));
+                let numbers = arranged(rows.numbers, order);
+                return Ok(Embeddings::new(rows.width as u32, numbers, key));
             }
             Event::Failed(error) => return Err(error.into()),
             _ => {}
@@ -162,9 +157,12 @@ impl Kept {
         Some(Arc::clone(rows))
     }
 
-    /// Keeps rows; those that were looked at longest ago go.
+    /// Keeps rows that there can be room for; those that were looked at longest ago go.
     fn keep(&mut self, key: u128, rows: &Arc<Embeddings>) {
         let bytes = |rows: &Embeddings| size_of_val(&*rows.data) as u64;
+        if bytes(rows) > self.most_bytes {
+            return;
+        }
         self.looks += 1;
         if let Some((_, before)) = self.rows.insert(key, (self.looks, Arc::clone(rows))) {
             self.bytes -= bytes(&before);

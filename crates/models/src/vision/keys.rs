@@ -1,15 +1,15 @@
 //! Reading `vision_config`: what its configuration class in transformers knows and defaults to, every
 //! key read, neutral or refused, as for language models.
 
-use tokenmill_ir::{Checkpoint, Container, Meta, MetaError, MetaValue, RopePairing};
+use tokenmill_ir::{Checkpoint, Container, Mask, Meta, MetaError, MetaValue, RopePairing};
 
-use super::Patch;
+use super::{Patch, attention, tower};
 use crate::classes::Class;
 use crate::error::ModelError;
 use crate::hyper::{HIDDEN, Hyper, act};
 use crate::neutral;
 use crate::params::Params;
-use crate::spec::{Axes, Ffn, RopeScaling, RopeSpec};
+use crate::spec::{Axes, Ffn, ModelSpec, Norm, RopeScaling, RopeSpec};
 
 /// Where a config.json has it.
 const VISION: &str = "vision_config";
@@ -225,6 +225,23 @@ impl<'a> Keys<'a> {
             "quick_gelu" => Ok(Ffn::Swish { width, beta: 1.702 }),
             name => Ok(Ffn::Plain { width, act: act(KEY, name)? }),
         }
+    }
+
+    /// A tower of `count` layers over images of one size, whose patches all see each other and have a
+    /// learned place each (SigLIP, CLIP): its layers, their norm, a patch, and how many are along a side.
+    pub(super) fn square(&self, count: u32) -> Result<(ModelSpec, Norm, Patch, u32), ModelError> {
+        let (hidden, heads) = self.widths("hidden_size", "num_attention_heads", false)?;
+        let norm = Norm::layer(self.params.f32("layer_norm_eps")?);
+        let ffn = self.plain(self.u32("intermediate_size")?)?;
+        let layers = |_| attention(hidden, heads, None, Mask::None);
+        let size = self.u32("patch_size")?;
+        let patch = Patch { channels: self.u32("num_channels")?, frames: 1, size };
+        Ok((
+            tower((hidden, count), norm, layers, &ffn),
+            norm,
+            patch,
+            self.u32("image_size")? / size,
+        ))
     }
 
     /// The language model's width.

@@ -46,26 +46,21 @@ fn spec(k: &Keys<'_>) -> Result<VisionSpec, ModelError> {
     let name = k.outer_str("projector_hidden_act")?.unwrap_or("gelu");
     let inner = Some((out, act("projector_hidden_act", name)?));
     Ok(VisionSpec {
-        arch: TOWER.name,
-        tower: spec,
-        patch: Patch { channels: k.u32("num_channels")?, frames: 1, size },
-        positions: None,
-        class_token: false,
-        skipped: 0,
         merge,
-        window: None,
-        side: None,
-        projector: Projector {
-            gather: Gather::Concat,
-            norm: Some((Norm::rms(eps), NormAt::Patch)),
-            merging: true,
-            inner,
-        },
-        deepstack: None,
-        out,
-        axes: Axes::One,
-        blocks: false,
         image_token: k.outer(&["image_token_id", "image_token_index"])?,
-        script: Script::Lines,
+        ..VisionSpec::plain(
+            TOWER.name,
+            (spec, Patch { channels: k.u32("num_channels")?, frames: 1, size }),
+            (
+                Projector {
+                    gather: Gather::Concat,
+                    norm: Some((Norm::rms(eps), NormAt::Patch)),
+                    merging: true,
+                    inner,
+                },
+                out,
+            ),
+            Script::Lines,
+        )
     })
 }

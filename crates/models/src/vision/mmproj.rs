@@ -158,22 +158,17 @@ impl<'a> File<'a> {
         let after = merger(hidden, merge, norm, NormAt::Merged);
         let deep = |layers| Deepstack { layers, projector: after };
         Ok(VisionSpec {
-            arch: "mmproj",
-            tower: tower((hidden, depth), norm, layers, &ffn),
-            patch,
             positions: (kind == Kind::Three).then_some(learned),
-            class_token: false,
-            skipped: 0,
             merge,
             window: full.map(|_| (window / merge / patch.size).max(1)),
-            side: None,
-            projector: merger(hidden, merge, norm, NormAt::Patch),
             deepstack: self.deep_layers()?.map(deep),
-            out: self.text.u32(HIDDEN)?,
             axes: self.axes(kind)?,
-            blocks: false,
-            image_token: None,
-            script: Script::Plain("<|image_pad|>"),
+            ..VisionSpec::plain(
+                "mmproj",
+                (tower((hidden, depth), norm, layers, &ffn), patch),
+                (merger(hidden, merge, norm, NormAt::Patch), self.text.u32(HIDDEN)?),
+                Script::Plain("<|image_pad|>"),
+            )
         })
     }
 
@@ -218,22 +213,16 @@ impl<'a> File<'a> {
             _ => (Gather::Concat, None),
         };
         Ok(VisionSpec {
-            arch: "mmproj",
-            tower: spec,
-            patch,
             positions: Some(Learned { side, stretch: Stretch::None }),
-            class_token: false,
-            skipped: 0,
             merge,
-            window: None,
             side: Some(side),
-            projector: Projector { gather, norm, merging: false, inner: None },
-            deepstack: None,
-            out: self.text.u32(HIDDEN)?,
-            axes: Axes::One,
             blocks: script == Script::Framed,
-            image_token: None,
-            script,
+            ..VisionSpec::plain(
+                "mmproj",
+                (spec, patch),
+                (Projector { gather, norm, merging: false, inner: None }, self.text.u32(HIDDEN)?),
+                script,
+            )
         })
     }
 }

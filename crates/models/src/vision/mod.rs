@@ -23,7 +23,7 @@ use crate::error::ModelError;
 use crate::spec::*;
 use keys::Keys;
 pub use mmproj::{is_mmproj, vision_of_mmproj};
-pub use place::{Grid, Place};
+pub use place::{Grid, Place, arranged};
 pub use prompt::{Part, Positions};
 pub use script::{Piece, Script, Tile};
 
@@ -193,6 +193,34 @@ pub fn vision_of(checkpoint: &Checkpoint) -> Result<Option<VisionSpec>, ModelErr
 }
 
 impl VisionSpec {
+    /// One with nothing beside its tower and projector, each of whose patches becomes a row, after which
+    /// text goes on as after text; families change what they have more.
+    fn plain(
+        arch: &'static str,
+        (tower, patch): (ModelSpec, Patch),
+        (projector, out): (Projector, u32),
+        script: Script,
+    ) -> Self {
+        Self {
+            arch,
+            tower,
+            patch,
+            positions: None,
+            class_token: false,
+            skipped: 0,
+            merge: 1,
+            window: None,
+            side: None,
+            projector,
+            deepstack: None,
+            out,
+            axes: Axes::One,
+            blocks: false,
+            image_token: None,
+            script,
+        }
+    }
+
     /// Columns of a token of the tower: a patch, then rows of the table of positions and weights.
     pub fn input_cols(&self) -> u32 {
         self.patch.cols() + 2 * self.taps() + 2 * u32::from(self.class_token)

@@ -49,16 +49,20 @@ impl Place {
         }
         inputs
     }
+}
 
-    /// What came out, along the image's rows.
-    pub fn arranged(&self, rows: &[f32]) -> Vec<f32> {
-        let cols = rows.len() / self.merged.len().max(1);
-        let mut arranged = vec![0.0; rows.len()];
-        for (row, &at) in rows.chunks_exact(cols.max(1)).zip(&self.merged) {
-            arranged[at as usize * cols..][..cols].copy_from_slice(row);
-        }
-        arranged
+/// What came out of a tower, along the image's rows: `merged` says where each row goes ([`Place::merged`]);
+/// empty: they are there already.
+pub fn arranged(rows: Vec<f32>, merged: &[u32]) -> Vec<f32> {
+    if merged.is_empty() {
+        return rows;
     }
+    let cols = rows.len() / merged.len();
+    let mut arranged = vec![0.0; rows.len()];
+    for (row, &at) in rows.chunks_exact(cols.max(1)).zip(merged) {
+        arranged[at as usize * cols..][..cols].copy_from_slice(row);
+    }
+    arranged
 }
 
 impl VisionSpec {

@@ -32,21 +32,15 @@ fn spec(k: &Keys<'_>) -> Result<VisionSpec, ModelError> {
         return Err(ModelError::unsupported("window_size", "less than a row"));
     }
     Ok(VisionSpec {
-        arch: TOWER.name,
-        tower: tower((hidden, depth), norm, layers, &ffn),
-        patch,
-        positions: None,
-        class_token: false,
-        skipped: 0,
         merge,
         window: Some(window),
-        side: None,
-        projector: merger(hidden, merge, norm, NormAt::Patch),
-        deepstack: None,
-        out: k.u32("out_hidden_size")?,
         axes: k.axes(None)?,
-        blocks: false,
         image_token: k.outer(&["image_token_id"])?,
-        script: Script::Plain("<|image_pad|>"),
+        ..VisionSpec::plain(
+            TOWER.name,
+            (tower((hidden, depth), norm, layers, &ffn), patch),
+            (merger(hidden, merge, norm, NormAt::Patch), k.u32("out_hidden_size")?),
+            Script::Plain("<|image_pad|>"),
+        )
     })
 }

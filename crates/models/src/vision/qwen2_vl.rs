@@ -22,22 +22,15 @@ fn spec(k: &Keys<'_>) -> Result<VisionSpec, ModelError> {
     let norm = Norm::layer(EPS);
     let merge = k.u32("spatial_merge_size")?;
     Ok(VisionSpec {
-        arch: TOWER.name,
-        tower: tower((hidden, k.u32("depth")?), norm, layers, &ffn),
-        patch: k.patch()?,
-        positions: None,
-        class_token: false,
-        skipped: 0,
         merge,
-        window: None,
-        side: None,
-        projector: merger(hidden, merge, norm, NormAt::Patch),
-        deepstack: None,
-        out: k.u32("hidden_size")?,
         axes: k.axes(None)?,
-        blocks: false,
         image_token: k.outer(&["image_token_id"])?,
-        script: Script::Plain("<|image_pad|>"),
+        ..VisionSpec::plain(
+            TOWER.name,
+            (tower((hidden, k.u32("depth")?), norm, layers, &ffn), k.patch()?),
+            (merger(hidden, merge, norm, NormAt::Patch), k.u32("hidden_size")?),
+            Script::Plain("<|image_pad|>"),
+        )
     })
 }
 

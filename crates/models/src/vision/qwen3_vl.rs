@@ -33,21 +33,16 @@ fn spec(k: &Keys<'_>) -> Result<VisionSpec, ModelError> {
     let deep =
         |layers| Deepstack { layers, projector: merger(hidden, merge, norm, NormAt::Merged) };
     Ok(VisionSpec {
-        arch: TOWER.name,
-        tower: tower((hidden, depth), norm, layers, &ffn),
-        patch: k.patch()?,
         positions: Some(Learned { side, stretch: Stretch::Bilinear }),
-        class_token: false,
-        skipped: 0,
         merge,
-        window: None,
-        side: None,
-        projector: merger(hidden, merge, norm, NormAt::Patch),
         deepstack: Some(layers_taken).filter(|l| !l.is_empty()).map(deep),
-        out: k.u32("out_hidden_size")?,
         axes: k.axes(Some([24, 20, 20]))?,
-        blocks: false,
         image_token: k.outer(&["image_token_id"])?,
-        script: Script::Plain("<|image_pad|>"),
+        ..VisionSpec::plain(
+            TOWER.name,
+            (tower((hidden, depth), norm, layers, &ffn), k.patch()?),
+            (merger(hidden, merge, norm, NormAt::Patch), k.u32("out_hidden_size")?),
+            Script::Plain("<|image_pad|>"),
+        )
     })
 }
