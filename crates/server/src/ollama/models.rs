@@ -214,7 +214,7 @@ fn page(told: &Told, card: &Card, can: Abilities) -> Value {
     let mut page = json!({
         "modelfile": modelfile(told, &card.defaults, &parameters),
         "parameters": listing(&parameters),
-        "template": card.template.as_deref().unwrap_or_default(),
+        "template": template(card, can),
         "details": details(told, card),
         "model_info": info,
         "capabilities": capabilities(can),
@@ -230,6 +230,14 @@ fn page(told: &Told, card: &Card, can: Abilities) -> Value {
         page["messages"] = messages.into();
     }
     page
+}
+
+/// The template, which names `.Suffix` where text can be put in between: clients (Continue) look for this
+/// word to know whether they may ask so.
+fn template(card: &Card, can: Abilities) -> String {
+    let text = card.template.as_deref().unwrap_or_default();
+    let suffix = if can.infill { "{#- .Suffix: /api/generate takes a suffix -#}" } else { "" };
+    format!("{suffix}{text}")
 }
 
 /// What a model can do, in Ollama's words and one of our own.

@@ -152,8 +152,10 @@ impl Answer {
         let mut chunks: Vec<Value> =
             choices.filter_map(|index| self.opening_choice(index)).collect();
         if !self.head.warnings.is_empty() {
+            // Every chunk has a choice: clients read the first one's text without looking.
             if chunks.is_empty() {
-                chunks.push(self.stream_object(Vec::new()));
+                let text = json!({ "index": 0, "text": "", "logprobs": null, "finish_reason": null });
+                chunks.push(self.chunk(text));
             }
             if let Some(Value::Object(chunk)) = chunks.first_mut() {
                 chunk.insert("warnings".into(), json!(self.head.warnings));
@@ -603,6 +605,9 @@ mod tests {
         });
         assert_eq!(closing["usage"]["completion_tokens_details"], details);
         assert_eq!(closing["choices"], json!([]));
+        let opening = Answer::new(Kind::Text, head(), true).opening();
+        assert_eq!((opening.len(), &opening[0]["warnings"]), (1, &json!(["w"])));
+        assert_eq!(opening[0]["choices"][0]["text"], "", "clients read it without looking");
         let silent = Head { warnings: vec![], ..head() };
         let mut silent = Answer::new(Kind::Text, silent, false);
         assert!(silent.opening().is_empty() && silent.closing(usage).is_none());
