@@ -3,7 +3,7 @@
 //! those of Continue are written as its Ollama provider writes them.
 
 use serde_json::{Value, json};
-use tokenmill_http_tests::{Reply, Setup, Site};
+use tokenmill_http_tests::{Reply, Setup, ShelfSite, Site};
 
 /// Requests of an app: name, path, body.
 fn sent(app: &str) -> Vec<(String, String, Value)> {
@@ -14,7 +14,7 @@ fn sent(app: &str) -> Vec<(String, String, Value)> {
 }
 
 fn site() -> Site {
-    Site::with(Setup { infill: true, ..Setup::default() })
+    Site::with(Setup { infill: true, context: 1024, blocks: 400, ..Setup::default() })
 }
 
 /// What Ollama's clients read of an answer: texts of its lines, the last one by itself.
@@ -55,6 +55,16 @@ fn check_ollama(site: &Site, app: &str) {
             }
             "/api/generate" if body["keep_alive"] != json!(0) => {
                 check_end(&name, &told(&name, &reply, "/response").1);
+            }
+            // A server of one model keeps it, and says so; one with several lets go.
+            _ if name == "unload" => {
+                assert_eq!(reply.status, 400, "{name}: {reply:?}");
+                let shelf = ShelfSite::new(Setup::default(), 1000, &[("sim", 100), ("big", 300)]);
+                let reply = shelf.client.post(&path, &body);
+                assert_eq!(
+                    (reply.status, reply.json()["done_reason"].clone()),
+                    (200, json!("unload"))
+                );
             }
             _ => assert_eq!(reply.status, 200, "{name}: {reply:?}"),
         }

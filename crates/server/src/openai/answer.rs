@@ -154,7 +154,8 @@ impl Answer {
         if !self.head.warnings.is_empty() {
             // Every chunk has a choice: clients read the first one's text without looking.
             if chunks.is_empty() {
-                let text = json!({ "index": 0, "text": "", "logprobs": null, "finish_reason": null });
+                let text =
+                    json!({ "index": 0, "text": "", "logprobs": null, "finish_reason": null });
                 chunks.push(self.chunk(text));
             }
             if let Some(Value::Object(chunk)) = chunks.first_mut() {
