@@ -48,7 +48,7 @@ qwen3_vl qwen3_vl_moe""".split()
 
 # Models with an encoder of images (crates/models/src/vision); their sections are `[TYPE.vision]`.
 SEEING = """qwen2_vl qwen2_5_vl gemma3 qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe idefics3 smolvlm llava
-mistral3""".split()
+llava_next llava_onevision internvl mistral3""".split()
 
 # Types whose class is another's: transformers has none, their configuration is that one's.
 SAME = {"deepseek_v3": ["kimi_k2"]}

@@ -6,11 +6,11 @@ use tokenmill_backend::Device;
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_cpu::{CpuDevice, CpuOptions};
 use tokenmill_files::OpenModel;
-use tokenmill_golden_tests::{Golden, Runner, Sight, Variant, worst_difference};
+use tokenmill_golden_tests::{Golden, Image, Runner, Sight, Variant, worst_difference};
 use tokenmill_ir::{Act, Checkpoint, Container, GateAct, KvFormat, Mask, Meta, MetaValue, Mode};
 use tokenmill_models::spec::*;
 use tokenmill_models::vision::{
-    Deepstack, Gather, Learned, NormAt, Patch, Projector, Stretch, TOWERS, VisionSpec, vision_of,
+    Deepstack, Gather, Learned, NormAt, Patch, Projector, Script, Stretch, TOWERS, VisionSpec, vision_of,
     vision_of_mmproj,
 };
 use tokenmill_models::{ModelSpec, lower, lower_vision, spec_of};
@@ -115,6 +115,7 @@ const CHANGES: &[(&str, Change)] = &[
     }),
     ("tower.heads", |v| attention(v, |a| (a.heads, a.kv_heads) = (a.heads * 2, a.kv_heads * 2))),
     ("tower.scale", |v| attention(v, |a| a.scale *= 1.1)),
+    ("tower.qk_norm", |v| attention(v, |a| a.qk_norm = QkNorm::None)),
     ("tower.mask", |v| {
         attention(v, |a| a.mask = if a.mask == Mask::Block { Mask::None } else { a.mask })
     }),
@@ -189,13 +190,18 @@ const CHANGES: &[(&str, Change)] = &[
         }
     }),
     ("blocks", |v| v.blocks = !v.blocks),
+    ("script.canvas", |v| {
+        if let Script::Canvas(most) = &mut v.script {
+            *most = if most.is_some() { None } else { Some(1) }
+        }
+    }),
 ];
 
 /// Takes every struct apart whole, so that a field that is added does not compile until it has its
 /// row above, or its reason here.
 #[allow(dead_code)]
 fn every_field_has_a_row(vision: VisionSpec) {
-    // `arch`, `image_token` and `script` are words; `side` refuses images of other sizes, `skipped` says which
+    // `arch`, `image_token` and most scripts are words; `side` refuses images of other sizes, `skipped` says which
     // tensors may be left.
     let VisionSpec {
         arch: _,
@@ -252,11 +258,16 @@ fn attention(v: &mut VisionSpec, change: impl Fn(&mut Attention)) {
     v.tower.attention_mut().for_each(|(_, a)| change(a));
 }
 
+/// Whether an encoder does not take an image.
+fn refused(vision: &VisionSpec, image: &Image) -> bool {
+    image.tiles.iter().any(|tile| vision.place(tile.rows).is_err())
+}
+
 /// Why a change went unnoticed, if it did.
 fn unnoticed(sight: &Sight, model: &OpenModel, changed: &VisionSpec) -> Option<String> {
     let device = ReferenceDevice::new(16);
     let tower = lower_vision(changed, &model.checkpoint).ok()?;
-    if !tower.unused.is_empty() || sight.images.iter().any(|g| changed.place(*g).is_err()) {
+    if !tower.unused.is_empty() || sight.images.iter().any(|i| refused(changed, i)) {
         return None;
     }
     let rows = match sight.encode(changed, &tower.program, &device, model) {

@@ -10,7 +10,7 @@ among its tokens, and what comes next greedily.
 Weights and patches are integer hashes of their names (../README.md). Patches stand square after square
 of those that become one row, as processors of Qwen give them; every tower gets the same numbers. A
 folder has config.json (as hubs have it), config.v5.json (as transformers 5 writes it), tensors.json, golden.json (`ids`, `images`: rows and columns
-of patches, `image_token`, `greedy`), rows.f32 [rows of all images, columns] and logits.f32 [ids, vocabulary]; with
+of patches, `canvases`: of images that are cut, rows and columns of tiles, height and width, `image_token`, `greedy`), rows.f32 [rows of all images, columns] and logits.f32 [ids, vocabulary]; with
 --mmproj, mmproj.json and twin.json: the encoder and the language model in GGUF files, without their numbers
 (../twins.py). They are laid out here as llama.cpp's converter would; it did not make them.
 """
@@ -287,6 +287,104 @@ def llava():
     return c, rows + t.rows, [(4, 4), (4, 4)]
 
 
+def llava_next():
+    c, rows, _ = llava()
+    c |= {"architectures": ["LlavaNextForConditionalGeneration"], "model_type": "llava_next",
+          "image_grid_pinpoints": [[16, 32], [32, 16]], "image_seq_length": 16}
+    t = Tensors()
+    t.add("image_newline", [64], 1.6)
+    # (Bars above and below, then at both sides.)
+    return c, rows + t.rows, [canvas((4, 4), (1, 2), (14, 40)), canvas((4, 4), (2, 1), (40, 26))]
+
+
+def llava_onevision():
+    inner = inner_llama("qwen2")
+    c = {"architectures": ["LlavaOnevisionForConditionalGeneration"],
+         "model_type": "llava_onevision", "torch_dtype": "float32", "image_token_index": 155,
+         "video_token_index": 156, "projector_hidden_act": "gelu", "tie_word_embeddings": False,
+         "text_config": inner, "vision_feature_layer": -1, "vision_feature_select_strategy": "full",
+         "vision_aspect_ratio": "anyres_max_1", "image_grid_pinpoints": [[16, 32], [32, 16]],
+         "vision_config": {"hidden_size": 40, "image_size": 16, "intermediate_size": 72,
+                           "model_type": "siglip_vision_model", "num_attention_heads": 2,
+                           "num_hidden_layers": 3, "patch_size": 4, "vision_use_head": False}}
+    del inner["attention_bias"]
+    rows = decoder(inner, llama_layer(inner, "qkv"))
+    for row in rows:
+        row["name"] = "language_model." + row["name"]
+    t = Tensors()
+    siglip(t, "vision_tower.vision_model", 40, 72, 3, 16)
+    t.linear("multi_modal_projector.linear_1", 64, 40, 1.6, True)
+    t.linear("multi_modal_projector.linear_2", 64, 64, 2.0, True)
+    t.add("image_newline", [64], 1.6)
+    # (An image that is cut, and two that are not, as where a prompt has several.)
+    whole = canvas((4, 4), (0, 0), (20, 20))
+    return c, rows + t.rows, [canvas((4, 4), (1, 2), (14, 30)), whole, whole]
+
+
+def internvl():
+    return intern("qwen2", False)
+
+
+def internvl_norms():
+    """With norms of queries and keys, and one behind the tower."""
+    return intern("qwen3", True)
+
+
+def intern(kind, norms):
+    inner = inner_llama(kind)
+    if kind == "qwen2":
+        del inner["attention_bias"]
+    c = {"architectures": ["InternVLForConditionalGeneration"], "model_type": "internvl",
+         "torch_dtype": "float32", "downsample_ratio": 0.5, "image_seq_length": 9,
+         "image_token_id": 155, "projector_hidden_act": "gelu", "text_config": inner,
+         "tie_word_embeddings": False, "vision_feature_layer": -1,
+         "vision_feature_select_strategy": "default",
+         "vision_config": {"attention_bias": not norms, "attention_dropout": 0.0,
+                           "hidden_act": "gelu", "hidden_dropout_prob": 0.0, "hidden_size": 40,
+                           "image_size": [24, 24], "initializer_range": 1e-10,
+                           "intermediate_size": 72, "layer_norm_eps": 1e-06,
+                           "layer_scale_init_value": 0.1, "model_type": "internvl_vision",
+                           "norm_type": "rms_norm" if norms else "layer_norm",
+                           "num_attention_heads": 2, "num_channels": 3, "num_hidden_layers": 2,
+                           "patch_size": [4, 4], "projection_dropout": 0.0,
+                           "use_absolute_position_embeddings": True, "use_mask_token": False,
+                           "use_mean_pooling": not norms, "use_qk_norm": norms}}
+    qkv = "" if norms else "qkv"
+    rows = decoder(inner, llama_layer(inner, qkv, qk=16 if norms else None))
+    for row in rows:
+        row["name"] = "language_model." + row["name"]
+    t, v = Tensors(), "vision_tower"
+    t.add(f"{v}.embeddings.cls_token", [1, 1, 40], 1.6)
+    t.add(f"{v}.embeddings.position_embeddings", [1, 37, 40], 1.6)
+    t.add(f"{v}.embeddings.patch_embeddings.projection.weight", [40, 3, 4, 4], 0.5)
+    t.bias(f"{v}.embeddings.patch_embeddings.projection.bias", 40)
+    for i in range(2):
+        p = f"{v}.encoder.layer.{i}"
+        for name, gain in (("q_proj", 1.7), ("k_proj", 1.7), ("v_proj", 1.2)):
+            t.linear(f"{p}.attention.{name}", 40, 40, gain, not norms)
+        t.linear(f"{p}.attention.projection_layer", 40, 40, 1.5, True)
+        if norms:
+            t.qk_norm(f"{p}.attention", 40, 40)
+        for name in ("layernorm_before", "layernorm_after"):
+            t.norm(f"{p}.{name}", 40, bias=not norms)
+        for name in ("lambda_1", "lambda_2"):
+            t.add(f"{p}.{name}", [40], 0.8, 0.7)
+        t.linear(f"{p}.mlp.fc1", 72, 40, 1.6, True)
+        t.linear(f"{p}.mlp.fc2", 40, 72, 2.5, True)
+    if norms:
+        t.norm(f"{v}.layernorm", 40, bias=True)
+    m = "multi_modal_projector"
+    t.norm(f"{m}.layer_norm", 160, bias=True)
+    t.linear(f"{m}.linear_1", 64, 160, 1.6, True)
+    t.linear(f"{m}.linear_2", 64, 64, 2.0, True)
+    return c, rows + t.rows, [(6, 6), (6, 6)]
+
+
+def canvas(tile, split, size):
+    """An image of that size that is cut into tiles of so many patches, behind the whole as one."""
+    return {"tile": tile, "split": split, "size": size}
+
+
 def mistral3():
     inner = inner_llama("mistral", sliding_window=None)
     for key in ("attention_bias",):
@@ -321,7 +419,8 @@ def mistral3():
     return c, rows + t.rows, [(6, 8), (4, 6)]
 
 
-FAMILIES = (qwen2_vl, qwen2_5_vl, gemma3, qwen3_vl, qwen3_vl_moe, qwen3_5, idefics3, llava, mistral3)
+FAMILIES = (qwen2_vl, qwen2_5_vl, gemma3, qwen3_vl, qwen3_vl_moe, qwen3_5, idefics3, llava, mistral3,
+            llava_next, llava_onevision, internvl, internvl_norms)
 
 # --------------------------------------------------------------------------------------- recording
 
@@ -331,10 +430,14 @@ def geometry(c):
     v = c["vision_config"]
     if "mm_tokens_per_image" in c:
         merge = v["image_size"] // v["patch_size"] // math.isqrt(c["mm_tokens_per_image"])
+    elif "downsample_ratio" in c:
+        merge = round(1 / c["downsample_ratio"])
     else:
         merge = v.get("spatial_merge_size", c.get("spatial_merge_size", c.get("scale_factor", 1)))
     image = c.get("image_token_id", c.get("image_token_index"))
-    return v["patch_size"], v.get("temporal_patch_size", 1), merge, image
+    size = v["patch_size"]
+    size = size[0] if isinstance(size, list) else size
+    return size, v.get("temporal_patch_size", 1), merge, image
 
 
 def patches(name, index, grid, size, frames):
@@ -351,12 +454,29 @@ def picture(rows, grid, merge, size):
     return x.transpose(4, 0, 2, 5, 1, 3, 6).reshape(3, h * size, w * size)
 
 
-def prompt(name, c, images, merge, image):
-    text = prompt_ids("vision/" + name, 15, 150)
+def prompt(name, counts, image):
+    text = prompt_ids("vision/" + name, 5 + 5 * len(counts), 150)
     ids = text[:5]
-    for at, (h, w) in enumerate(images):
-        ids += [image] * (h // merge * (w // merge)) + text[5 + 5 * at:10 + 5 * at]
+    for at, rows in enumerate(counts):
+        ids += [image] * rows + text[5 + 5 * at:10 + 5 * at]
     return ids
+
+
+def cut(name, images, size, merge):
+    """What models with canvases want to see: the whole and the tiles of each image."""
+    import torch
+    seen, number = [], 0
+    for one in images:
+        tiles = []
+        for _ in range(1 + one["split"][0] * one["split"][1]):
+            p = patches(name, number, one["tile"], size, 1)
+            tiles.append(picture(p, one["tile"], merge, size))
+            number += 1
+        seen.append(np.stack(tiles))
+    most = max(len(tiles) for tiles in seen)
+    padded = [np.pad(t, ((0, most - len(t)),) + ((0, 0),) * 3) for t in seen]
+    return {"pixel_values": torch.from_numpy(np.stack(padded)),
+            "image_sizes": torch.tensor([one["size"] for one in images])}
 
 
 def record(family, salt):
@@ -367,7 +487,9 @@ def record(family, salt):
     c, rows, images = family()
     name = family.__name__
     size, frames, merge, image = geometry(c)
-    pixels = [patches(name, i, grid, size, frames) for i, grid in enumerate(images)]
+    canvases = [[*one["split"], *one["size"]] for one in images if isinstance(one, dict)]
+    if not canvases:
+        pixels = [patches(name, i, grid, size, frames) for i, grid in enumerate(images)]
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)
         state = {r["name"]: torch.from_numpy(values_of(r, salt).copy()) for r in rows}
@@ -378,7 +500,12 @@ def record(family, salt):
     for key, found in info.items():
         assert not found, f"{key}: {found}"
     model = model.float().eval()
-    if frames == 1:
+    if canvases:
+        seen = cut(name, images, size, merge)
+        images = [one["tile"] for one in images]
+        if name == "llava_onevision":
+            seen["batch_num_images"] = torch.tensor([1, 2])
+    elif frames == 1:
         whole = [picture(p, g, merge, size) for p, g in zip(pixels, images)]
         height, width = (max(p.shape[axis] for p in whole) for axis in (1, 2))
         padded = [np.pad(p, ((0, 0), (0, height - p.shape[1]), (0, width - p.shape[2])))
@@ -391,7 +518,13 @@ def record(family, salt):
     else:
         seen = {"pixel_values": torch.from_numpy(np.concatenate(pixels)),
                 "image_grid_thw": torch.tensor([[1, h, w] for h, w in images])}
-    ids = prompt(name, c, images, merge, image)
+    parts = rows_of(model, name, seen)
+    taken = np.concatenate(parts)
+    counts = [len(p) for p in parts]
+    if len(parts) != len(images):
+        counts = [h // merge * (w // merge) for h, w in images]
+    assert sum(counts) == len(taken), (counts, taken.shape)
+    ids = prompt(name, counts, image)
 
     def run(sequence):
         tokens = torch.tensor([sequence])
@@ -399,7 +532,6 @@ def record(family, salt):
         return model(input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False,
                      **seen, **{key: kinds for key in KINDS.get(name, [])}).logits[0].numpy()
 
-    taken = rows_of(model, name, seen)
     logits = run(ids)
     sequence, least = list(ids), math.inf
     for _ in range(STEPS):
@@ -420,6 +552,8 @@ def record(family, salt):
         + ",\n".join(json.dumps(r) for r in rows) + "\n]}\n")
     golden = {"ids": ids, "greedy": greedy, "images": images, "image_token": image, "meta": {"greedy_margin": least,
               "transformers": transformers.__version__}}
+    if canvases:
+        golden["canvases"] = canvases
     (target / "golden.json").write_text(json.dumps(golden) + "\n")
     taken.astype("<f4").tofile(target / "rows.f32")
     logits.astype("<f4").tofile(target / "logits.f32")
@@ -439,7 +573,7 @@ def rows_of(model, name, seen):
         out = model.model.get_image_features(**seen)
         out = getattr(out, "pooler_output", out)
         parts = out if isinstance(out, (list, tuple)) else [out]
-        return np.concatenate([p.reshape(-1, p.shape[-1]).numpy() for p in parts])
+        return [p.reshape(-1, p.shape[-1]).numpy() for p in parts]
     found = model.model.visual(seen["pixel_values"], grid_thw=seen["image_grid_thw"])
     if hasattr(found, "pooler_output"):
         deep = getattr(found, "deepstack_features", None) or []
@@ -448,7 +582,7 @@ def rows_of(model, name, seen):
         parts = [found[0], *found[1]]
     else:
         parts = [found]
-    return np.concatenate([p.numpy() for p in parts], axis=1)
+    return [np.concatenate([p.numpy() for p in parts], axis=1)]
 
 
 def write_v5(name):

@@ -4,12 +4,12 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use tokenmill_backend::Device;
+use tokenmill_backend::{Device, DeviceError, stored};
 use tokenmill_files::OpenModel;
 use tokenmill_ir::{Container, Limits, Meta, MetaValue, Program};
 use tokenmill_kvlog::KeyParts;
 use tokenmill_models::vision::{Grid, VisionSpec, vision_of, vision_of_mmproj};
-use tokenmill_models::{ModelError, ModelSpec, lower, lower_vision};
+use tokenmill_models::{ModelError, ModelSpec, lower, lower_vision, newline_of};
 
 use super::encoder::Encoder;
 use super::identity::add_samples;
@@ -35,6 +35,8 @@ pub struct Sight {
     pub vision: VisionSpec,
     /// `preprocessor_config.json`, where there is one.
     pub preprocessor: Option<String>,
+    /// The learned row behind lines of an image's rows, where the model has one.
+    pub newline: Vec<f32>,
     /// The encoder's file, where it is not in the model's.
     pub mmproj: Option<PathBuf>,
 }
@@ -144,6 +146,11 @@ fn lowered(
         let (count, first) = (encoder.unused.len(), first.chars().take(200).collect());
         return Err(ModelError::UnusedTensors { count, first }.into());
     }
+    let newline = match newline_of(&vision, checkpoint)? {
+        Some(spec) => stored::vector(&spec, own.as_ref().unwrap_or(files))
+            .map_err(DeviceError::from)?,
+        None => Vec::new(),
+    };
     let (limits, memory) = bounds(&vision, &encoder.program, device, options)?;
     let preprocessor = match &own {
         Some(own) => preprocessor_of(&own.checkpoint.meta),
@@ -160,7 +167,7 @@ fn lowered(
         (true, None) => limits.outputs,
         (false, _) => 0,
     };
-    let (sight, encoder) = (Sight { vision, preprocessor, mmproj }, encoder.program);
+    let (sight, encoder) = (Sight { vision, preprocessor, newline, mmproj }, encoder.program);
     let (spec, files) = (text, own);
     Ok(Some(Seeing {
         spec,

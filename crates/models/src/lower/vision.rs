@@ -2,14 +2,15 @@
 //! outputs are the rows that stand where the language model's tokens stand.
 
 use tokenmill_ir::{
-    Checkpoint, Container, Expr, KvFormat, Op, Rows, Unary, View, WeightId, WeightUse,
+    Checkpoint, Container, Expr, KvFormat, Op, Rows, TensorInfo, Unary, View, WeightId, WeightSpec,
+    WeightUse,
 };
 
 use super::{Lower, Lowered, Stream, cover, slice};
 use crate::error::ModelError;
 use crate::hyper::Key;
 use crate::limits::Checked;
-use crate::names::{Role, is_of_images};
+use crate::names::{NEWLINE, Role, is_of_images};
 use crate::vision::{Gather, NormAt, Projector, VisionSpec, names};
 
 /// Turns an encoder into a program over the checkpoint's tensors. Unused are tensors of images only;
@@ -22,6 +23,7 @@ pub fn lower_vision(vision: &VisionSpec, checkpoint: &Checkpoint) -> Result<Lowe
     let checked = Checked::of(&vision.tower, checkpoint.tensors.len(), &usual)?;
     let mut low = Lower::new(checkpoint, checked.get(), KvFormat::F32, &names::TABLE);
     low.vision(vision)?;
+    low.used.extend(newline_tensor(vision, checkpoint)?.map(|t| t.name.clone()));
     low.program.check()?;
     cover::check(&low.program, checkpoint, &low.partial)?;
     let names = checkpoint.tensors.iter().map(|t| &t.name);
@@ -33,6 +35,32 @@ pub fn lower_vision(vision: &VisionSpec, checkpoint: &Checkpoint) -> Result<Lowe
     let unused = names.filter(|n| own(n) && !low.used.contains(*n) && !vision.skips(n));
     let unused = unused.cloned().collect();
     Ok(Lowered { program: low.program, unused })
+}
+
+/// The learned row that stands behind lines of an encoder's rows, which no program reads: it is put
+/// between them.
+///
+/// # Errors
+/// [`ModelError`] where it is absent or of another width.
+pub fn newline_of(
+    vision: &VisionSpec,
+    checkpoint: &Checkpoint,
+) -> Result<Option<WeightSpec>, ModelError> {
+    let Some(tensor) = newline_tensor(vision, checkpoint)? else { return Ok(None) };
+    let mut low = Lower::new(checkpoint, &vision.tower, KvFormat::F32, &names::TABLE);
+    let id = low.vector_of(tensor, vision.out)?;
+    Ok(Some(low.program.weights.swap_remove(id.0 as usize)))
+}
+
+fn newline_tensor<'a>(
+    vision: &VisionSpec,
+    checkpoint: &'a Checkpoint,
+) -> Result<Option<&'a TensorInfo>, ModelError> {
+    if !vision.newline() {
+        return Ok(None);
+    }
+    let found = NEWLINE.iter().find_map(|name| checkpoint.tensor(name));
+    found.map(Some).ok_or_else(|| ModelError::unsupported("image_newline", "none"))
 }
 
 /// The tensors of a projector.

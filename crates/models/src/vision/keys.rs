@@ -181,6 +181,17 @@ impl<'a> Keys<'a> {
         list.iter().map(|value| self.params.whole(key, value)).collect()
     }
 
+    /// The side of a square, a number or two that are equal.
+    pub(super) fn side(&self, key: &str) -> Result<u32, ModelError> {
+        match self.params.get(key) {
+            Some(MetaValue::List(sides)) => match &sides[..] {
+                [one, other] if one == other => Ok(self.params.whole(key, one)?),
+                _ => Err(ModelError::unsupported(key, "no square")),
+            },
+            _ => Ok(self.u32(key)?),
+        }
+    }
+
     /// Layers of the tower, by their numbers.
     pub(super) fn layers_of(&self, key: &str, count: u32) -> Result<Vec<u32>, ModelError> {
         let list = self.list(key)?;

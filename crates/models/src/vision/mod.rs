@@ -3,8 +3,10 @@
 //! `vision_config` of a folder or from an `mmproj` file; where the patches of an image of any size go ([`place`]); and what
 //! changes in the language model ([`VisionSpec::see`]). Pure.
 
+mod canvas;
 mod gemma3;
 mod idefics3;
+mod internvl;
 mod keys;
 mod llava;
 mod mistral3;
@@ -21,6 +23,7 @@ use tokenmill_ir::{Act, Checkpoint, Mask};
 
 use crate::error::ModelError;
 use crate::spec::*;
+pub use canvas::Tap;
 use keys::Keys;
 pub use mmproj::{is_mmproj, vision_of_mmproj};
 pub use place::{Grid, Place, arranged};
@@ -171,6 +174,9 @@ pub const TOWERS: &[Tower] = &[
     qwen3_vl::TOWER,
     idefics3::TOWER,
     llava::TOWER,
+    llava::NEXT,
+    llava::ONEVISION,
+    internvl::TOWER,
     mistral3::TOWER,
 ];
 
@@ -226,6 +232,11 @@ impl VisionSpec {
         self.patch.cols() + 2 * self.taps() + 2 * u32::from(self.class_token)
     }
 
+    /// Whether a learned row stands behind lines of rows.
+    pub fn newline(&self) -> bool {
+        matches!(self.script, Script::Canvas(_))
+    }
+
     /// Rows of the table of positions that are summed for one token.
     pub(crate) fn taps(&self) -> u32 {
         self.positions.map_or(0, |p| p.taps())
@@ -248,7 +259,7 @@ impl VisionSpec {
         let behind = layers..layers + self.skipped as usize;
         let mut numbers = name.split('.').filter_map(|part| part.parse::<usize>().ok());
         name.ends_with("position_ids")
-            || self.skipped > 0 && name.contains("post_layernorm")
+            || self.tower.final_norm.is_none() && name.contains("post_layernorm")
             || numbers.next().is_some_and(|layer| behind.contains(&layer))
     }
 
