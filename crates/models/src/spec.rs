@@ -309,6 +309,8 @@ pub enum Axes {
     /// In an encoder: the first half by rows, the second by columns, each with the frequencies of a
     /// head of half the width.
     Halves,
+    /// In an encoder: as by halves, the first by columns, the second by rows (Llama 4).
+    Columns,
     /// In an encoder: the first half by rows, with every other frequency of a whole head, the second
     /// by columns, with those between (Pixtral).
     Alternate,

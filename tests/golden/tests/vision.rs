@@ -10,8 +10,8 @@ use tokenmill_golden_tests::{Golden, Image, Runner, Sight, Variant, worst_differ
 use tokenmill_ir::{Act, Checkpoint, Container, GateAct, KvFormat, Mask, Meta, MetaValue, Mode};
 use tokenmill_models::spec::*;
 use tokenmill_models::vision::{
-    Deepstack, Gather, Learned, NormAt, Patch, Projector, Script, Stretch, TOWERS, VisionSpec, vision_of,
-    vision_of_mmproj,
+    ClassToken, Deepstack, Gather, Learned, NormAt, Patch, Projector, Script, Stretch, TOWERS,
+    VisionSpec, vision_of, vision_of_mmproj,
 };
 use tokenmill_models::{ModelSpec, lower, lower_vision, spec_of};
 
@@ -144,11 +144,24 @@ const CHANGES: &[(&str, Change)] = &[
         each(&mut v.positions, |p| {
             p.stretch = match p.stretch {
                 Stretch::None => p.stretch,
-                Stretch::Bilinear => Stretch::None,
+                Stretch::Bilinear => Stretch::Bicubic,
+                Stretch::Bicubic => Stretch::Bilinear,
             }
         })
     }),
-    ("class_token", |v| v.class_token = false),
+    ("class_token", |v| v.class_token = ClassToken::None),
+    ("class_token.at", |v| {
+        v.class_token = match v.class_token {
+            ClassToken::None => ClassToken::None,
+            ClassToken::First => ClassToken::Last,
+            ClassToken::Last => ClassToken::First,
+        }
+    }),
+    ("positions.behind_norm", |v| {
+        if v.tower.embed.norm.is_some() {
+            each(&mut v.positions, |p| p.behind_norm = !p.behind_norm)
+        }
+    }),
     ("tower.embed.norm", |v| v.tower.embed.norm = None),
     ("tower.embed.norm.eps", |v| each(&mut v.tower.embed.norm, raise_eps)),
     ("merge", |v| v.merge = 1),
@@ -165,10 +178,23 @@ const CHANGES: &[(&str, Change)] = &[
     ("projector.norm.eps", |v| each(&mut v.projector.norm, |(n, _)| raise_eps(n))),
     ("projector.norm.offset", |v| each(&mut v.projector.norm, |(n, _)| n.offset += 0.1)),
     ("projector.norm.at", |v| each(&mut v.projector.norm, |(_, at)| flip_at(at))),
-    ("projector.merging", |v| v.projector.merging = false),
+    ("projector.merging", |v| v.projector.merging = None),
+    ("projector.merging.width", |v| each(&mut v.projector.merging, |n| *n += 1)),
+    ("projector.between", |v| v.projector.between = None),
+    ("projector.between.eps", |v| each(&mut v.projector.between, |(n, _)| raise_eps(n))),
+    ("projector.between.act", |v| each(&mut v.projector.between, |(_, act)| *act = Act::Silu)),
+    ("projector.second", |v| v.projector.second = None),
+    ("projector.second.act", |v| each(&mut v.projector.second, |(_, act)| *act = Act::Silu)),
+    ("projector.second.width", |v| each(&mut v.projector.second, |(n, _)| *n += 1)),
+    ("origin", |v| v.origin = if v.origin > 0 { 0 } else { v.origin }),
+    ("projector.gated", |v| v.projector.gated = false),
     ("projector.inner", |v| v.projector.inner = None),
     ("projector.inner.width", |v| each(&mut v.projector.inner, |(n, _)| *n += 1)),
-    ("projector.inner.act", |v| each(&mut v.projector.inner, |(_, act)| *act = Act::Silu)),
+    ("projector.inner.act", |v| {
+        each(&mut v.projector.inner, |(_, a)| {
+            *a = if *a == Act::Silu { Act::Gelu } else { Act::Silu }
+        })
+    }),
     ("deepstack", |v| v.deepstack = None),
     ("deepstack.layers", |v| each(&mut v.deepstack, |d| d.layers.reverse())),
     ("deepstack.layers.other", |v| each(&mut v.deepstack, |d| d.layers[0] += 1)),
@@ -209,6 +235,7 @@ fn every_field_has_a_row(vision: VisionSpec) {
         patch,
         positions,
         class_token: _,
+        origin: _,
         skipped: _,
         merge: _,
         window: _,
@@ -222,8 +249,9 @@ fn every_field_has_a_row(vision: VisionSpec) {
         script: _,
     } = vision;
     let Patch { channels: _, frames: _, size: _ } = patch;
-    if let Some(Learned { side: _, stretch: _ }) = positions {}
-    let Projector { gather: _, norm: _, merging: _, inner: _ } = projector;
+    if let Some(Learned { side: _, stretch: _, behind_norm: _ }) = positions {}
+    let Projector { gather: _, norm: _, merging: _, between: _, inner: _, gated: _, second: _ } =
+        projector;
     if let Some(Deepstack { layers: _, projector: _ }) = deepstack {}
 }
 

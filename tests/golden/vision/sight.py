@@ -380,6 +380,100 @@ def intern(kind, norms):
     return c, rows + t.rows, [(6, 6), (6, 6)]
 
 
+def glm4v():
+    inner = text("", "glm4v_text", 157, head_dim=16, partial_rotary_factor=0.5,
+                 rope_scaling={"type": "default", "mrope_section": [1, 1, 2]})
+    for key in ("architectures", "tie_word_embeddings", "attention_bias"):
+        del inner[key]
+    c = {"architectures": ["Glm4vForConditionalGeneration"], "model_type": "glm4v",
+         "image_token_id": 155, "video_token_id": 156, "image_start_token_id": 153,
+         "image_end_token_id": 154, "tie_word_embeddings": False, "text_config": inner,
+         "vision_config": {"attention_bias": False, "depth": 2, "hidden_act": "silu",
+                           "hidden_size": 32, "image_size": 20, "in_channels": 3,
+                           "initializer_range": 0.02, "intermediate_size": 88,
+                           "model_type": "glm4v", "num_heads": 2, "out_hidden_size": 64,
+                           "patch_size": 4, "rms_norm_eps": 1e-05, "spatial_merge_size": 2,
+                           "temporal_patch_size": 2}}
+
+    def layer(t, i, p):
+        t.norm(f"{p}.input_layernorm", 64)
+        t.attention(f"{p}.self_attn", inner, bias="qkv")
+        t.norm(f"{p}.post_self_attn_layernorm", 64)
+        t.norm(f"{p}.post_attention_layernorm", 64)
+        t.linear(f"{p}.mlp.gate_up_proj", 2 * 120, 64, 1.3)
+        t.linear(f"{p}.mlp.down_proj", 64, 120, 1.6)
+        t.norm(f"{p}.post_mlp_layernorm", 64)
+    rows = renamed(decoder(inner, layer), "model.language_model.", "lm_head.weight")
+    return c, rows + glm_tower(), [(6, 8), (4, 10)]
+
+
+def glm_tower():
+    t, v = Tensors(), "model.visual"
+    t.add(f"{v}.patch_embed.proj.weight", [32, 3, 2, 4, 4], 0.3)
+    t.bias(f"{v}.patch_embed.proj.bias", 32)
+    t.norm(f"{v}.post_conv_layernorm", 32)
+    t.add(f"{v}.embeddings.position_embedding.weight", [25, 32], 1.6)
+    for i in range(2):
+        block(t, f"{v}.blocks.{i}", 32, 64, ("gate_proj", "up_proj", "down_proj"), bias=False,
+              norm_bias=False)
+    t.norm(f"{v}.post_layernorm", 32)
+    t.add(f"{v}.downsample.weight", [64, 32, 2, 2], 0.3)
+    t.bias(f"{v}.downsample.bias", 64)
+    t.linear(f"{v}.merger.proj", 64, 64, 1.3)
+    t.norm(f"{v}.merger.post_projection_norm", 64, bias=True)
+    t.gated(f"{v}.merger", 64, 88)
+    return t.rows
+
+
+def glm4v_moe():
+    inner, rows = families.glm4_moe()
+    rows = [r for r in rows if "_norm" not in r["name"] or "layernorm" in r["name"]]
+    inner |= {"model_type": "glm4v_moe_text", "rope_scaling": {"mrope_section": [1, 1, 2]}}
+    c, _, images = glm4v()
+    c |= {"architectures": ["Glm4vMoeForConditionalGeneration"], "model_type": "glm4v_moe",
+          "text_config": {k: v for k, v in inner.items()
+                          if k not in ("architectures", "tie_word_embeddings", "use_qk_norm")}}
+    c["vision_config"]["model_type"] = "glm4v_moe"
+    return c, renamed(rows, "model.language_model.", "lm_head.weight") + glm_tower(), images
+
+
+def llama4():
+    inner, rows = families.llama4()
+    c = {"architectures": ["Llama4ForConditionalGeneration"], "model_type": "llama4",
+         "boi_token_index": 153, "eoi_token_index": 154, "image_token_index": 155,
+         "tie_word_embeddings": False,
+         "text_config": {k: v for k, v in inner.items()
+                         if k not in ("architectures", "tie_word_embeddings")},
+         "vision_config": {"attention_dropout": 0.0, "hidden_act": "gelu", "hidden_size": 32,
+                           "image_size": 24, "initializer_range": 0.02, "intermediate_size": 128,
+                           "model_type": "llama4_vision_model", "multi_modal_projector_bias": False,
+                           "norm_eps": 1e-05, "num_attention_heads": 2, "num_channels": 3,
+                           "num_hidden_layers": 2, "patch_size": 4, "pixel_shuffle_ratio": 0.5,
+                           "projector_dropout": 0.0, "projector_input_dim": 56,
+                           "projector_output_dim": 56, "rope_theta": 1000.0,
+                           "vision_feature_select_strategy": "default", "vision_output_dim": 56}}
+    for row in rows:
+        row["name"] = "language_model." + row["name"]
+    t, v = Tensors(), "vision_model"
+    t.add(f"{v}.patch_embedding.linear.weight", [32, 48], 0.5)
+    t.add(f"{v}.class_embedding", [32], 1.6)
+    t.add(f"{v}.positional_embedding_vlm", [37, 32], 1.6)
+    t.norm(f"{v}.layernorm_pre", 32, bias=True)
+    t.norm(f"{v}.layernorm_post", 32, bias=True)
+    for i in range(2):
+        p = f"{v}.model.layers.{i}"
+        t.norm(f"{p}.input_layernorm", 32, bias=True)
+        for name, gain in (("q_proj", 1.7), ("k_proj", 1.7), ("v_proj", 1.2), ("o_proj", 1.5)):
+            t.linear(f"{p}.self_attn.{name}", 32, 32, gain, True)
+        t.norm(f"{p}.post_attention_layernorm", 32, bias=True)
+        t.linear(f"{p}.mlp.fc1", 128, 32, 1.6, True)
+        t.linear(f"{p}.mlp.fc2", 32, 128, 2.5, True)
+    t.linear(f"{v}.vision_adapter.mlp.fc1", 56, 128, 1.6)
+    t.linear(f"{v}.vision_adapter.mlp.fc2", 56, 56, 2.0)
+    t.linear("multi_modal_projector.linear_1", 64, 56, 2.0)
+    return c, rows + t.rows, [(6, 6), (6, 6)]
+
+
 def canvas(tile, split, size):
     """An image of that size that is cut into tiles of so many patches, behind the whole as one."""
     return {"tile": tile, "split": split, "size": size}
@@ -420,7 +514,7 @@ def mistral3():
 
 
 FAMILIES = (qwen2_vl, qwen2_5_vl, gemma3, qwen3_vl, qwen3_vl_moe, qwen3_5, idefics3, llava, mistral3,
-            llava_next, llava_onevision, internvl, internvl_norms)
+            llava_next, llava_onevision, internvl, internvl_norms, glm4v, glm4v_moe, llama4)
 
 # --------------------------------------------------------------------------------------- recording
 
@@ -432,6 +526,8 @@ def geometry(c):
         merge = v["image_size"] // v["patch_size"] // math.isqrt(c["mm_tokens_per_image"])
     elif "downsample_ratio" in c:
         merge = round(1 / c["downsample_ratio"])
+    elif "pixel_shuffle_ratio" in v:
+        merge = round(1 / v["pixel_shuffle_ratio"])
     else:
         merge = v.get("spatial_merge_size", c.get("spatial_merge_size", c.get("scale_factor", 1)))
     image = c.get("image_token_id", c.get("image_token_index"))
@@ -528,6 +624,10 @@ def record(family, salt):
 
     def run(sequence):
         tokens = torch.tensor([sequence])
+        if name == "llama4":  # (Its own forward asks the language model for what that does not have.)
+            table = model.language_model.model.embed_tokens.weight[tokens[0]].clone()
+            table[tokens[0] == image] = torch.from_numpy(taken)
+            return model.language_model(inputs_embeds=table[None], use_cache=False).logits[0].numpy()
         kinds = (tokens == image).long()
         return model(input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False,
                      **seen, **{key: kinds for key in KINDS.get(name, [])}).logits[0].numpy()
@@ -564,11 +664,15 @@ def record(family, salt):
 # What the models want to know of each token beside its id.
 KINDS = {"qwen2_vl": ["mm_token_type_ids"], "qwen2_5_vl": ["mm_token_type_ids"],
          "qwen3_vl": ["mm_token_type_ids"], "qwen3_5": ["mm_token_type_ids"],
-         "qwen3_vl_moe": ["mm_token_type_ids"], "gemma3": ["token_type_ids"]}
+         "qwen3_vl_moe": ["mm_token_type_ids"], "glm4v": ["mm_token_type_ids"],
+         "glm4v_moe": ["mm_token_type_ids"], "gemma3": ["token_type_ids"]}
 
 
 def rows_of(model, name, seen):
     """What stands in the place of the images' tokens, columns of later layers behind the first."""
+    if name == "llama4":
+        out = model.get_image_features(**seen).last_hidden_state
+        return [p.numpy() for p in model.multi_modal_projector(out)]
     if "image_grid_thw" not in seen:
         out = model.model.get_image_features(**seen)
         out = getattr(out, "pooler_output", out)

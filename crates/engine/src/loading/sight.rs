@@ -147,8 +147,9 @@ fn lowered(
         return Err(ModelError::UnusedTensors { count, first }.into());
     }
     let newline = match newline_of(&vision, checkpoint)? {
-        Some(spec) => stored::vector(&spec, own.as_ref().unwrap_or(files))
-            .map_err(DeviceError::from)?,
+        Some(spec) => {
+            stored::vector(&spec, own.as_ref().unwrap_or(files)).map_err(DeviceError::from)?
+        }
         None => Vec::new(),
     };
     let (limits, memory) = bounds(&vision, &encoder.program, device, options)?;
@@ -232,7 +233,7 @@ fn bounds(
     device: &dyn Device,
     options: &LoadOptions,
 ) -> Result<(Limits, Memory), LoadFailure> {
-    let class = u32::from(vision.class_token);
+    let class = u32::from(vision.class_token.is_there());
     let of_side = vision.side.map(|side| IMAGES * (side * side + class));
     let run = vision.merge * vision.merge;
     let limits = |tokens: u32| Limits {

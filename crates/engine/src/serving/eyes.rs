@@ -130,6 +130,7 @@ fn usual(vision: &VisionSpec) -> Value {
     let half = json!([0.5, 0.5, 0.5]);
     match vision.arch {
         "qwen2_vl" | "qwen2_5_vl" => json!({ "image_processor_type": "Qwen2VLImageProcessor" }),
+        "glm4v" => json!({ "image_processor_type": "Glm4vImageProcessor" }),
         "qwen3_vl" => json!({
             "image_processor_type": "Qwen2VLImageProcessor", "image_mean": half, "image_std": half,
             "min_pixels": 65_536, "max_pixels": 16_777_216,
@@ -143,7 +144,9 @@ fn usual(vision: &VisionSpec) -> Value {
             "image_processor_type": "CLIPImageProcessor",
             "size": { "shortest_edge": side }, "crop_size": square,
         }),
-        "llava_next" => json!({ "image_processor_type": "LlavaNextImageProcessor", "size": square }),
+        "llava_next" => {
+            json!({ "image_processor_type": "LlavaNextImageProcessor", "size": square })
+        }
         "llava_onevision" => json!({
             "image_processor_type": "LlavaOnevisionImageProcessor", "size": square,
         }),
@@ -151,6 +154,7 @@ fn usual(vision: &VisionSpec) -> Value {
             "image_processor_type": "GotOcr2ImageProcessor", "processor_class": "InternVLProcessor",
             "size": square, "image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225],
         }),
+        "llama4" => json!({ "image_processor_type": "Llama4ImageProcessor", "size": square }),
         "mistral3" => json!({
             "image_processor_type": "PixtralImageProcessor", "size": { "longest_edge": 1540 },
         }),

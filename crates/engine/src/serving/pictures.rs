@@ -201,7 +201,9 @@ impl Woven<'_> {
             match piece {
                 Piece::Text(_) => {}
                 Piece::Rows { tile, first, count } => {
-                    ids.extend_from_slice(&self.tiles[*tile].ids[*first as usize..][..*count as usize]);
+                    ids.extend_from_slice(
+                        &self.tiles[*tile].ids[*first as usize..][..*count as usize],
+                    );
                 }
                 Piece::Newline => ids.extend_from_slice(&newline.ids),
                 Piece::Mixed(taps) => ids.push(taps.iter().fold(FIRST_MEDIA, |id, tap| {

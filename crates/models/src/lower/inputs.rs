@@ -1,9 +1,6 @@
 //! Inputs of layers beside the stream, and factors of it that the file holds (Gemma 4).
 
-use tokenmill_ir::{
-    Act, Columns, Expr, Op, RowPart, RowSlices, Rows, TensorInfo, Unary, View, WeightSpec,
-    WeightUse, op,
-};
+use tokenmill_ir::{Act, Expr, Op, RowSlices, Rows, Unary, View, WeightSpec, WeightUse, op};
 
 use super::{Lower, slice};
 use crate::error::ModelError;
@@ -56,23 +53,11 @@ impl Lower<'_> {
         Ok(self.linear(y, out))
     }
 
-    /// `x` times a vector of the file: a product of a 1 × 1 matrix for every column.
-    pub(super) fn scaled_by_vector(&mut self, x: View, role: Role) -> Result<View, ModelError> {
-        let t = self.tensor(role)?;
-        let mut part = self.part(t, None, x.cols)?;
-        part.transposed = Some(Columns::all(x.cols.into()));
-        Ok(self.by_columns(x, t, part))
-    }
-
     /// `x` times the one number of a tensor: a product of a 1 × 1 matrix for every column.
     pub(super) fn scaled_by_tensor(&mut self, x: View, role: Role) -> Result<View, ModelError> {
         let t = self.tensor(role)?;
         let mut part = self.part(t, Some(RowSlices::range(0, 1)), 1)?;
         part.rows = RowSlices { start: 0, count: 1, stride: 0, repeat: x.cols.into() };
-        Ok(self.by_columns(x, t, part))
-    }
-
-    fn by_columns(&mut self, x: View, t: &TensorInfo, part: RowPart) -> View {
         let weight = self.program.weight(WeightSpec {
             name: t.name.clone(),
             role: WeightUse::Matmul,
@@ -82,6 +67,6 @@ impl Lower<'_> {
             bias: Vec::new(),
             scales: Vec::new(),
         });
-        self.head_linear(x, x.cols, weight)
+        Ok(self.head_linear(x, x.cols, weight))
     }
 }

@@ -2,8 +2,8 @@
 //! outputs are the rows that stand where the language model's tokens stand.
 
 use tokenmill_ir::{
-    Checkpoint, Container, Expr, KvFormat, Op, Rows, TensorInfo, Unary, View, WeightId, WeightSpec,
-    WeightUse,
+    Act, Checkpoint, Container, Expr, GateAct, KvFormat, Op, Rows, TensorInfo, Unary, View,
+    WeightId, WeightSpec, WeightUse,
 };
 
 use super::{Lower, Lowered, Stream, cover, slice};
@@ -11,7 +11,7 @@ use crate::error::ModelError;
 use crate::hyper::Key;
 use crate::limits::Checked;
 use crate::names::{NEWLINE, Role, is_of_images};
-use crate::vision::{Gather, NormAt, Projector, VisionSpec, names};
+use crate::vision::{Gather, Learned, NormAt, Projector, VisionSpec, names};
 
 /// Turns an encoder into a program over the checkpoint's tensors. Unused are tensors of images only;
 /// what is the language model's is [`lower`](super::lower())'s.
@@ -66,12 +66,19 @@ fn newline_tensor<'a>(
 /// The tensors of a projector.
 struct Roles {
     norm: Role,
+    gate: Role,
     up: Role,
     down: Role,
 }
 
-const MERGER: Roles = Roles { norm: Role::MergeNorm, up: Role::MergeUp, down: Role::MergeDown };
-const DEEP: Roles = Roles { norm: Role::DeepNorm, up: Role::DeepUp, down: Role::DeepDown };
+const MERGER: Roles = Roles {
+    norm: Role::MergeNorm,
+    gate: Role::MergeGate,
+    up: Role::MergeUp,
+    down: Role::MergeDown,
+};
+const DEEP: Roles =
+    Roles { norm: Role::DeepNorm, up: Role::DeepUp, down: Role::DeepDown, ..MERGER };
 
 impl Lower<'_> {
     fn vision(&mut self, v: &VisionSpec) -> Result<(), ModelError> {
@@ -107,22 +114,26 @@ impl Lower<'_> {
             let weight = self.matrix(Role::SecondPatch, hidden, pixels)?;
             stream.pending.push(self.linear(x, weight));
         }
-        if let Some(learned) = v.positions {
-            let rows = learned.side * learned.side + u32::from(v.class_token);
-            let taps = self.input(pixels, 2 * learned.taps());
-            stream.pending.push(self.gathered(Role::PatchPositions, rows, taps)?);
-        }
-        if v.class_token {
+        let learned = v.positions.map(|learned| self.positions(v, &learned)).transpose()?;
+        let behind = v.positions.is_some_and(|learned| learned.behind_norm);
+        stream.pending.extend(learned.filter(|_| !behind));
+        if v.class_token.is_there() {
             let tap = self.input(pixels + 2 * v.taps(), 2);
             stream.pending.push(self.gathered(Role::ClassToken, 1, tap)?);
         }
-        match self.spec.embed.norm {
-            Some(norm) => self.norm_stream(&mut stream, norm, Role::EmbedNorm, Rows::Tokens),
-            None => {
-                self.flush(&mut stream);
-                Ok(stream.base)
-            }
+        if let Some(norm) = self.spec.embed.norm {
+            stream.base = self.norm_stream(&mut stream, norm, Role::EmbedNorm, Rows::Tokens)?;
         }
+        stream.pending.extend(learned.filter(|_| behind));
+        self.flush(&mut stream);
+        Ok(stream.base)
+    }
+
+    /// What is learned of the patches' places.
+    fn positions(&mut self, v: &VisionSpec, learned: &Learned) -> Result<View, ModelError> {
+        let rows = learned.side * learned.side + u32::from(v.class_token.is_there());
+        let taps = self.input(v.patch.cols(), 2 * learned.taps());
+        self.gathered(Role::PatchPositions, rows, taps)
     }
 
     /// Rows of a table, weighed.
@@ -155,22 +166,50 @@ impl Lower<'_> {
             let mut stream = Stream { base: y, pending: Vec::new() };
             y = self.norm_stream(&mut stream, norm, roles.norm, rows)?;
         }
-        if p.merging {
-            let merging = self.merging(x.cols, v.merge * v.merge)?;
+        if let Some(width) = p.merging {
+            let merging = self.merging(width, x.cols, v.merge * v.merge)?;
             y = self.linear_rows(y, merging, rows);
         }
-        if let Some((width, act)) = p.inner {
-            let up = self.matrix(roles.up, width, y.cols)?;
-            y = self.linear_rows(y, up, rows);
-            y = self.map_rows(Expr::Arg(0).apply(Unary::Act(act)), vec![y], rows);
+        if let Some((norm, act)) = p.between {
+            let weight = self.matrix(Role::Between, y.cols, y.cols)?;
+            let base = self.linear_rows(y, weight, rows);
+            let mut stream = Stream { base, pending: Vec::new() };
+            y = self.norm_stream(&mut stream, norm, Role::BetweenNorm, rows)?;
+            y = self.activated(y, act);
+        }
+        match p.inner {
+            None => {}
+            Some((width, act)) if p.gated => {
+                let gate = self.matrix(roles.gate, width, y.cols)?;
+                let up = self.matrix(roles.up, width, y.cols)?;
+                let out = self.program.buffer(rows, width);
+                let (act, id) = (GateAct::Plain(act), out.buffer);
+                self.program.ops.push(Op::GatedLinear { x: y, gate, up, act, out: id });
+                y = out;
+            }
+            Some((width, act)) => {
+                let up = self.matrix(roles.up, width, y.cols)?;
+                y = self.linear_rows(y, up, rows);
+                y = self.activated(y, act);
+            }
+        }
+        if let Some((width, act)) = p.second {
+            let weight = self.matrix(Role::MergeSecond, width, y.cols)?;
+            y = self.linear_rows(y, weight, rows);
+            y = self.activated(y, act);
         }
         let down = self.matrix(roles.down, v.out, y.cols)?;
         Ok(self.linear_rows(y, down, rows))
     }
 
-    /// The product that makes `run` rows one; its columns stand column by column, not row by row.
-    fn merging(&mut self, cols: u32, run: u32) -> Result<WeightId, ModelError> {
-        let weight = self.matrix(Role::Merging, cols, run * cols)?;
+    fn activated(&mut self, x: View, act: Act) -> View {
+        self.map_rows(Expr::Arg(0).apply(Unary::Act(act)), vec![x], Rows::Outputs)
+    }
+
+    /// The product that makes `run` rows of `cols` one; its columns stand column by column, not row by
+    /// row.
+    fn merging(&mut self, width: u32, cols: u32, run: u32) -> Result<WeightId, ModelError> {
+        let weight = self.matrix(Role::Merging, width, run * cols)?;
         let order = (0..cols).flat_map(|col| (0..run).map(move |row| row * cols + col));
         let order: Vec<u32> = order.collect();
         for part in &mut self.program.weights[weight.0 as usize].parts {

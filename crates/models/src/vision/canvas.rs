@@ -3,7 +3,7 @@
 //! each line. Where a canvas has too many rows it is made smaller, between its nearest four
 //! (transformers' `pack_image_features`).
 
-use super::{Piece, Tile};
+use super::{Grid, Piece, Tile};
 
 /// A row of a tile, and what it counts.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -17,8 +17,9 @@ pub struct Tap {
 }
 
 /// A canvas of tiles without its bars, in rows of the model.
-struct Canvas<'a> {
-    tiles: &'a [Tile],
+struct Canvas {
+    /// Of one tile.
+    tile: Grid,
     /// Tiles beside each other.
     across: u32,
     /// Rows of the model below each other, and beside each other.
@@ -58,8 +59,8 @@ fn floor_div(side: u32, ratio: f64) -> u32 {
     ((side - side % ratio) / ratio).round() as u32
 }
 
-impl<'a> Canvas<'a> {
-    fn of(tiles: &'a [Tile], [height, width]: [u32; 2]) -> Option<Self> {
+impl Canvas {
+    fn of(tiles: &[Tile], [height, width]: [u32; 2]) -> Option<Self> {
         let [last, across] = tiles.last()?.part.map(|part| part.map(|n| n + 1))?;
         let tile = tiles.first()?.rows;
         let (rows, cols) = (last * tile.rows, across * tile.cols);
@@ -73,14 +74,13 @@ impl<'a> Canvas<'a> {
             false => [0, cols.saturating_sub(inner(sides[2] / sides[0], sides[1])) / 2],
         };
         let size = [rows - 2 * bars[0], cols - 2 * bars[1]];
-        Some(Self { tiles, across, size, bars })
+        Some(Self { tile, across, size, bars })
     }
 
     /// The tile at a row and column, and which of its rows that is.
     fn at(&self, row: u32, col: u32) -> (usize, u32) {
         let (row, col) = (row + self.bars[0], col + self.bars[1]);
-        let tile = self.tiles.first().map(|t| t.rows).unwrap_or_default();
-        let (rows, cols) = (tile.rows.max(1), tile.cols.max(1));
+        let Grid { rows, cols } = self.tile;
         let at = row / rows * self.across + col / cols;
         (1 + at as usize, row % rows * cols + col % cols)
     }
@@ -130,7 +130,6 @@ fn between(at: u32, from: u32, to: u32) -> [(u32, f32); 2] {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Grid;
     use super::*;
 
     fn shown(size: [u32; 2], split: [u32; 2], most: Option<u32>) -> String {

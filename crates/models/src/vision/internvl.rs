@@ -1,11 +1,12 @@
 //! InternVL: a tower over tiles of one size with a token of its own before the patches, whose branches are
 //! multiplied column by column; four neighbours side by side, normalised, become a row.
 
-use tokenmill_ir::{Mask, MetaValue};
+use tokenmill_ir::Mask;
 
 use super::keys::Keys;
 use super::{
-    Gather, Learned, NormAt, Patch, Projector, Script, Stretch, Tower, VisionSpec, attention, tower,
+    ClassToken, Learned, NormAt, Patch, Projector, Script, Stretch, Tower, VisionSpec, attention,
+    tower,
 };
 use crate::error::ModelError;
 use crate::hyper::act;
@@ -47,19 +48,16 @@ fn spec(k: &Keys<'_>) -> Result<VisionSpec, ModelError> {
     k.outer_is("vision_feature_select_strategy", "default")?;
     let size = k.side("patch_size")?;
     let side = k.side("image_size")? / size;
-    let merge = merge(k)?;
-    if side == 0 || !side.is_multiple_of(merge) {
-        let found = format!("{merge} for {side} × {side} patches");
-        return Err(ModelError::unsupported("downsample_ratio", found));
-    }
-    let learned = Learned { side, stretch: Stretch::None };
+    let ratio = k.outer_f64("downsample_ratio")?;
+    let merge = k.merge(ratio, "downsample_ratio", side)?;
+    let learned = Learned { side, stretch: Stretch::None, behind_norm: false };
     let out = k.text_hidden()?;
     let name = k.outer_str("projector_hidden_act")?.unwrap_or("gelu");
     let inner = Some((out, act("projector_hidden_act", name)?));
     let norm = Some((Norm::layer(PROJECTOR_EPS), NormAt::Merged));
     Ok(VisionSpec {
         positions: flag("use_absolute_position_embeddings")?.then_some(learned),
-        class_token: true,
+        class_token: ClassToken::First,
         skipped: all - taken,
         merge,
         side: Some(side),
@@ -67,22 +65,8 @@ fn spec(k: &Keys<'_>) -> Result<VisionSpec, ModelError> {
         ..VisionSpec::plain(
             TOWER.name,
             (spec, Patch { channels: k.u32("num_channels")?, frames: 1, size }),
-            (Projector { gather: Gather::Concat, norm, merging: false, inner }, out),
+            (Projector { norm, inner, ..Projector::PLAIN }, out),
             Script::Between("<IMG_CONTEXT>", ["<img>", "</img>"]),
         )
     })
-}
-
-/// Patches along each side of a row.
-fn merge(k: &Keys<'_>) -> Result<u32, ModelError> {
-    const KEY: &str = "downsample_ratio";
-    let ratio = match k.checkpoint().meta.get(KEY) {
-        None => Some(0.5),
-        Some(value) => MetaValue::as_f64(value),
-    };
-    let merge = ratio.map_or(0.0, |ratio| (1.0 / ratio).floor());
-    match (1.0..=16.0).contains(&merge) {
-        true => Ok(merge as u32),
-        false => Err(ModelError::unsupported(KEY, format!("{ratio:?}"))),
-    }
 }

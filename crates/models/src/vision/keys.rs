@@ -103,6 +103,29 @@ impl<'a> Keys<'a> {
         Ok(None)
     }
 
+    /// A number of the model around the encoder.
+    pub(super) fn outer_f64(&self, key: &str) -> Result<Option<f64>, MetaError> {
+        self.checkpoint.meta.opt_f64(key)
+    }
+
+    /// Patches along each side of what becomes one row, where a key says its inverse, a half if nothing.
+    pub(super) fn merge(
+        &self,
+        ratio: Option<f64>,
+        key: &str,
+        side: u32,
+    ) -> Result<u32, ModelError> {
+        let merge = (1.0 / ratio.unwrap_or(0.5)).floor();
+        let fits = (1.0..=16.0).contains(&merge) && side > 0 && side.is_multiple_of(merge as u32);
+        match fits {
+            true => Ok(merge as u32),
+            false => {
+                let found = format!("{ratio:?} for {side} × {side} patches");
+                Err(ModelError::unsupported(key, found))
+            }
+        }
+    }
+
     /// A text of the model around the encoder.
     pub(super) fn outer_str(&self, key: &str) -> Result<Option<&str>, MetaError> {
         self.checkpoint.meta.opt_str(key)

@@ -3,7 +3,7 @@
 //! (OneVision). Every patch becomes a row.
 
 use super::keys::Keys;
-use super::{Gather, Learned, Projector, Script, Stretch, Tower, VisionSpec};
+use super::{ClassToken, Learned, Projector, Script, Stretch, Tower, VisionSpec};
 use crate::error::ModelError;
 use crate::hyper::act;
 use crate::spec::Norm;
@@ -29,7 +29,7 @@ fn clip(k: &Keys<'_>, script: Script) -> Result<VisionSpec, ModelError> {
     let all = k.u32("num_hidden_layers")?;
     let mut spec = llava(k, all, k.feature_layer(all, -2)?, script)?;
     spec.tower.embed.norm = Some(Norm::layer(k.params().f32("layer_norm_eps")?));
-    spec.class_token = true;
+    spec.class_token = ClassToken::First;
     // (Of a head of the tower that is no part of this model.)
     k.params().note("projection_dim");
     k.outer_is("vision_feature_select_strategy", "default")?;
@@ -58,14 +58,14 @@ fn llava(k: &Keys<'_>, all: u32, taken: u32, script: Script) -> Result<VisionSpe
     let name = k.outer_str("projector_hidden_act")?.unwrap_or("gelu");
     let inner = Some((out, act("projector_hidden_act", name)?));
     Ok(VisionSpec {
-        positions: Some(Learned { side, stretch: Stretch::None }),
+        positions: Some(Learned { side, stretch: Stretch::None, behind_norm: false }),
         skipped: all - taken,
         side: Some(side),
         image_token: k.outer(&["image_token_id", "image_token_index"])?,
         ..VisionSpec::plain(
             TOWER.name,
             (spec, patch),
-            (Projector { gather: Gather::Concat, norm: None, merging: false, inner }, out),
+            (Projector { inner, ..Projector::PLAIN }, out),
             script,
         )
     })

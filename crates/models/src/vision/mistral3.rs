@@ -4,7 +4,7 @@
 use tokenmill_ir::{Mask, RopePairing};
 
 use super::keys::Keys;
-use super::{Gather, NormAt, Patch, Projector, Script, Tower, VisionSpec, attention, tower};
+use super::{NormAt, Patch, Projector, Script, Tower, VisionSpec, attention, tower};
 use crate::error::ModelError;
 use crate::hyper::{Hyper, RMS_EPS, act};
 use crate::spec::{Axes, Ffn, Norm, RopeScaling, RopeSpec};
@@ -53,10 +53,10 @@ fn spec(k: &Keys<'_>) -> Result<VisionSpec, ModelError> {
             (spec, Patch { channels: k.u32("num_channels")?, frames: 1, size }),
             (
                 Projector {
-                    gather: Gather::Concat,
                     norm: Some((Norm::rms(eps), NormAt::Patch)),
-                    merging: true,
+                    merging: Some(hidden),
                     inner,
+                    ..Projector::PLAIN
                 },
                 out,
             ),

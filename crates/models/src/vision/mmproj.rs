@@ -154,7 +154,7 @@ impl<'a> File<'a> {
         if kind == Kind::Three && side == 0 {
             return Err(ModelError::unsupported("clip.vision.image_size", "less than a patch"));
         }
-        let learned = Learned { side, stretch: Stretch::Bilinear };
+        let learned = Learned { side, stretch: Stretch::Bilinear, behind_norm: false };
         let after = merger(hidden, merge, norm, NormAt::Merged);
         let deep = |layers| Deepstack { layers, projector: after };
         Ok(VisionSpec {
@@ -213,14 +213,14 @@ impl<'a> File<'a> {
             _ => (Gather::Concat, None),
         };
         Ok(VisionSpec {
-            positions: Some(Learned { side, stretch: Stretch::None }),
+            positions: Some(Learned { side, stretch: Stretch::None, behind_norm: false }),
             merge,
             side: Some(side),
             blocks: script == Script::Framed,
             ..VisionSpec::plain(
                 "mmproj",
                 (spec, patch),
-                (Projector { gather, norm, merging: false, inner: None }, self.text.u32(HIDDEN)?),
+                (Projector { gather, norm, ..Projector::PLAIN }, self.text.u32(HIDDEN)?),
                 script,
             )
         })

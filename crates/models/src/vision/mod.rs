@@ -5,9 +5,11 @@
 
 mod canvas;
 mod gemma3;
+mod glm4v;
 mod idefics3;
 mod internvl;
 mod keys;
+mod llama4;
 mod llava;
 mod mistral3;
 mod mmproj;
@@ -41,8 +43,10 @@ pub struct VisionSpec {
     pub patch: Patch,
     /// Learned positions, added to the patches' rows.
     pub positions: Option<Learned>,
-    /// Whether a token of its own, learned, comes before the patches; no row is taken of it.
-    pub class_token: bool,
+    /// A token of its own, learned, that comes before the patches; no row is taken of it.
+    pub class_token: ClassToken,
+    /// The row and column of the first patch, where rotations count from another than 0.
+    pub origin: u32,
     /// Layers the file has behind the last that counts.
     pub skipped: u32,
     /// Patches along each side of what becomes one row.
@@ -92,6 +96,26 @@ pub struct Learned {
     pub side: u32,
     /// How they are taken for a grid of another size.
     pub stretch: Stretch,
+    /// Whether they are added behind the norm of the patches' rows.
+    pub behind_norm: bool,
+}
+
+/// A learned token among the patches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClassToken {
+    /// There is none.
+    None,
+    /// Its position is the table's first.
+    First,
+    /// Its position is the table's last.
+    Last,
+}
+
+impl ClassToken {
+    /// Whether there is one.
+    pub fn is_there(self) -> bool {
+        self != ClassToken::None
+    }
 }
 
 /// What a table of positions is for a grid of another size.
@@ -101,6 +125,8 @@ pub enum Stretch {
     None,
     /// Between the four nearest, its corners the grid's (Qwen3-VL).
     Bilinear,
+    /// By cubics through the sixteen nearest, its edges the grid's (GLM-4.1V).
+    Bicubic,
 }
 
 impl Learned {
@@ -109,6 +135,7 @@ impl Learned {
         match self.stretch {
             Stretch::None => 1,
             Stretch::Bilinear => 4,
+            Stretch::Bicubic => 16,
         }
     }
 }
@@ -121,11 +148,30 @@ pub struct Projector {
     pub gather: Gather,
     /// Where there is a norm.
     pub norm: Option<(Norm, NormAt)>,
-    /// Whether a product makes the rows side by side one of a patch's width, their numbers standing
-    /// column by column in its matrix.
-    pub merging: bool,
+    /// The width of a product that makes the rows side by side one, their numbers standing column by
+    /// column in its matrix.
+    pub merging: Option<u32>,
+    /// A product of that width, a norm and an activation behind it (GLM-4.1V).
+    pub between: Option<(Norm, Act)>,
     /// Inner width and activation.
     pub inner: Option<(u32, Act)>,
+    /// Whether there is a gate: `down(act(gate·x) · up·x)`.
+    pub gated: bool,
+    /// Width and activation of another product behind the inner one (Llama 4).
+    pub second: Option<(u32, Act)>,
+}
+
+impl Projector {
+    /// One product.
+    pub const PLAIN: Self = Self {
+        gather: Gather::Concat,
+        norm: None,
+        merging: None,
+        between: None,
+        inner: None,
+        gated: false,
+        second: None,
+    };
 }
 
 /// How the rows of patches become one.
@@ -177,6 +223,8 @@ pub const TOWERS: &[Tower] = &[
     llava::NEXT,
     llava::ONEVISION,
     internvl::TOWER,
+    glm4v::TOWER,
+    llama4::TOWER,
     mistral3::TOWER,
 ];
 
@@ -212,7 +260,8 @@ impl VisionSpec {
             tower,
             patch,
             positions: None,
-            class_token: false,
+            class_token: ClassToken::None,
+            origin: 0,
             skipped: 0,
             merge: 1,
             window: None,
@@ -229,7 +278,7 @@ impl VisionSpec {
 
     /// Columns of a token of the tower: a patch, then rows of the table of positions and weights.
     pub fn input_cols(&self) -> u32 {
-        self.patch.cols() + 2 * self.taps() + 2 * u32::from(self.class_token)
+        self.patch.cols() + 2 * self.taps() + 2 * u32::from(self.class_token.is_there())
     }
 
     /// Whether a learned row stands behind lines of rows.

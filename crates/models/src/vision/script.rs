@@ -1,8 +1,8 @@
 //! What stands in a prompt where a chat template has written that an image comes: text, and the rows
 //! of its tiles. As the families' processors write it.
 
-use super::canvas::{self, Tap};
 use super::Grid;
+use super::canvas::{self, Tap};
 
 /// How a family writes an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +15,9 @@ pub enum Script {
     Framed,
     /// Each tile behind a token with its row and column, the whole image last (Idefics3).
     Tiled,
+    /// Tiles with a token between those of a line and one behind each line, the whole image last
+    /// (Llama 4).
+    Separated,
     /// A token behind each line of rows (Pixtral).
     Lines,
     /// The whole image, then the lines of a canvas of tiles, with a learned row behind each; a canvas has
@@ -32,7 +35,7 @@ pub struct Tile {
 }
 
 /// A piece of what stands for an image.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Piece {
     /// Text, tokenised with special tokens.
     Text(String),
@@ -87,6 +90,7 @@ impl Script {
             Script::Plain(text) | Script::Between(text, _) => text,
             Script::Framed => "<start_of_image>",
             Script::Tiled | Script::Canvas(_) => "<image>",
+            Script::Separated => "<|image|>",
             Script::Lines => "[IMG]",
         }
     }
@@ -95,6 +99,7 @@ impl Script {
     pub fn token(self) -> &'static str {
         match self {
             Script::Framed => "<image_soft_token>",
+            Script::Separated => "<|patch|>",
             other => other.written(),
         }
     }
@@ -145,6 +150,22 @@ impl Script {
                     all.whole(i, tile);
                 }
                 all.text("<fake_token_around_image>");
+            }
+            Script::Separated => {
+                all.text("<|image_start|>");
+                for (i, tile) in tiles.iter().enumerate() {
+                    let line = |tile: &Tile| tile.part.map(|part| part[0]);
+                    let next = tiles.get(i + 1).and_then(line);
+                    if tile.part.is_none() {
+                        all.text("<|image|>");
+                    }
+                    all.whole(i, tile);
+                    all.text(match line(tile) {
+                        None => "<|image_end|>",
+                        line if line == next => "<|tile_x_separator|>",
+                        Some(_) => "<|tile_y_separator|>",
+                    });
+                }
             }
             Script::Lines => {
                 for (i, tile) in tiles.iter().enumerate() {
@@ -217,6 +238,11 @@ mod tests {
         ] {
             assert_eq!(shown(script, tiles), expect);
         }
+        let told = shown(Script::Separated, &tiles);
+        let expect = "<|image_start|>[6 of 0]<|tile_x_separator|>[6 of 1]<|tile_y_separator|>\
+                      [6 of 2]<|tile_x_separator|>[6 of 3]<|tile_y_separator|>\
+                      <|image|>[6 of 4]<|image_end|>";
+        assert_eq!(told, expect);
         let crops = shown(Script::Framed, &[of(None), of(Some([0, 0])), of(Some([0, 1]))]);
         assert!(crops.starts_with("Here is the original image \n\n<start_of_image>[6 of 0]"));
         assert!(crops.contains("better \n\n<start_of_image>[6 of 1]<end_of_image>\n\n \n\n"));
