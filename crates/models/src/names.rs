@@ -112,6 +112,8 @@ pub enum Role {
     FfnGain,
     ClassToken,
     Merging,
+    StandardShift,
+    StandardScale,
     Between,
     BetweenNorm,
     MergeNorm,

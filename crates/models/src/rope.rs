@@ -14,7 +14,7 @@ pub fn rope(spec: &RopeSpec, factors: Option<WeightId>) -> Rope {
     let half = (pairs / 2).max(1);
     let plain = |i: u32| {
         let at = match spec.axes {
-            Axes::Halves | Axes::Columns => 2 * (i % half),
+            Axes::Halves | Axes::Columns | Axes::Apart => 2 * (i % half),
             Axes::Alternate => 2 * (i % half) + u32::from(i >= half),
             _ => i,
         };
@@ -85,7 +85,7 @@ fn axes(axes: &Axes, pairs: u32) -> Vec<u8> {
             let own = sections.get(axis as usize).is_some_and(|n| i < n.saturating_mul(3));
             if own { axis as u8 } else { 0 }
         }
-        Axes::Columns => 2 - u8::from(i >= pairs / 2),
+        Axes::Columns | Axes::Apart => 2 - u8::from(i >= pairs / 2),
         Axes::Halves | Axes::Alternate => 1 + u8::from(i >= pairs / 2),
     };
     match axes {

@@ -311,6 +311,9 @@ pub enum Axes {
     Halves,
     /// In an encoder: as by halves, the first by columns, the second by rows (Llama 4).
     Columns,
+    /// In an encoder: the first half of a head by columns, the second by rows, each with pairs of its own
+    /// (Gemma 4).
+    Apart,
     /// In an encoder: the first half by rows, with every other frequency of a whole head, the second
     /// by columns, with those between (Pixtral).
     Alternate,

@@ -137,13 +137,14 @@ const CHANGES: &[(&str, Change)] = &[
     }),
     ("patch.channels", |v| v.patch.channels += 1),
     ("patch.frames", |v| v.patch.frames += 1),
+    ("patch.pixels", |v| v.patch.pixels = false),
     ("patch.size", |v| v.patch.size += 1),
     ("positions", |v| v.positions = None),
     ("positions.side", |v| each(&mut v.positions, |p| p.side += 1)),
     ("positions.stretch", |v| {
         each(&mut v.positions, |p| {
             p.stretch = match p.stretch {
-                Stretch::None => p.stretch,
+                Stretch::None | Stretch::Sides => p.stretch,
                 Stretch::Bilinear => Stretch::Bicubic,
                 Stretch::Bicubic => Stretch::Bilinear,
             }
@@ -174,6 +175,12 @@ const CHANGES: &[(&str, Change)] = &[
             Gather::Mean => Gather::Concat,
         }
     }),
+    ("projector.scale", |v| {
+        if v.projector.scale != 1.0 {
+            v.projector.scale = 1.0
+        }
+    }),
+    ("projector.standard", |v| v.projector.standard = false),
     ("projector.norm", |v| v.projector.norm = None),
     ("projector.norm.eps", |v| each(&mut v.projector.norm, |(n, _)| raise_eps(n))),
     ("projector.norm.offset", |v| each(&mut v.projector.norm, |(n, _)| n.offset += 0.1)),
@@ -216,6 +223,9 @@ const CHANGES: &[(&str, Change)] = &[
         }
     }),
     ("blocks", |v| v.blocks = !v.blocks),
+    ("full_causal", |v| v.full_causal = false),
+    ("tower.v_norm", |v| attention(v, |a| a.v_norm = None)),
+    ("tower.norm_out", |v| v.tower.branches_mut().for_each(|b| b.norm_out = None)),
     ("script.canvas", |v| {
         if let Script::Canvas(most) = &mut v.script {
             *most = if most.is_some() { None } else { Some(1) }
@@ -245,13 +255,23 @@ fn every_field_has_a_row(vision: VisionSpec) {
         out: _,
         axes: _,
         blocks: _,
+        full_causal: _,
         image_token: _,
         script: _,
     } = vision;
-    let Patch { channels: _, frames: _, size: _ } = patch;
+    let Patch { channels: _, frames: _, size: _, pixels: _ } = patch;
     if let Some(Learned { side: _, stretch: _, behind_norm: _ }) = positions {}
-    let Projector { gather: _, norm: _, merging: _, between: _, inner: _, gated: _, second: _ } =
-        projector;
+    let Projector {
+        gather: _,
+        scale: _,
+        standard: _,
+        norm: _,
+        merging: _,
+        between: _,
+        inner: _,
+        gated: _,
+        second: _,
+    } = projector;
     if let Some(Deepstack { layers: _, projector: _ }) = deepstack {}
 }
 
@@ -270,6 +290,7 @@ fn flip_at(at: &mut NormAt) {
     *at = match at {
         NormAt::Patch => NormAt::Merged,
         NormAt::Merged => NormAt::Patch,
+        NormAt::MergedUnit => NormAt::Merged,
     };
 }
 

@@ -474,6 +474,43 @@ def llama4():
     return c, rows + t.rows, [(6, 6), (6, 6)]
 
 
+def gemma4():
+    inner, rows = families.gemma4()
+    inner |= {"use_bidirectional_attention": "vision"}
+    c = {"architectures": ["Gemma4ForConditionalGeneration"], "model_type": "gemma4",
+         "audio_config": None, "audio_token_id": 157, "boa_token_id": 158, "eoa_token_id": 159,
+         "boi_token_id": 153, "eoi_token_id": 154, "image_token_id": 155, "video_token_id": 156,
+         "initializer_range": 0.02, "tie_word_embeddings": True,
+         "text_config": {k: v for k, v in inner.items() if k != "architectures"},
+         "vision_config": {"attention_bias": False, "attention_dropout": 0.0, "head_dim": 16,
+                           "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 40,
+                           "initializer_range": 0.02, "intermediate_size": 72,
+                           "max_position_embeddings": 131072, "model_type": "gemma4_vision",
+                           "num_attention_heads": 2, "num_hidden_layers": 2,
+                           "num_key_value_heads": 1, "patch_size": 4, "pooling_kernel_size": 3,
+                           "position_embedding_size": 24, "rms_norm_eps": 1e-06,
+                           "rope_parameters": {"rope_theta": 100.0, "rope_type": "axial"},
+                           "standardize": True, "use_clipped_linears": False}}
+    rows = renamed(rows, "model.language_model.", "lm_head.weight")
+    t, v = Tensors(), "model.vision_tower"
+    t.add(f"{v}.patch_embedder.input_proj.weight", [40, 48], 0.5)
+    t.add(f"{v}.patch_embedder.position_embedding_table", [2, 24, 40], 1.6)
+    t.add(f"{v}.std_bias", [40], 3.0)
+    t.add(f"{v}.std_scale", [40], 0.5, 1.0)
+    for i in range(2):
+        p = f"{v}.encoder.layers.{i}"
+        for name in ("input", "post_attention", "pre_feedforward", "post_feedforward"):
+            t.norm(f"{p}.{name}_layernorm", 40)
+        for name, of, by in (("q", 32, 40), ("k", 16, 40), ("v", 16, 40), ("o", 40, 32)):
+            t.linear(f"{p}.self_attn.{name}_proj.linear", of, by, 1.5)
+        t.qk_norm(f"{p}.self_attn", 16, 16, 0.7)
+        t.linear(f"{p}.mlp.gate_proj.linear", 72, 40, 1.3)
+        t.linear(f"{p}.mlp.up_proj.linear", 72, 40, 1.2)
+        t.linear(f"{p}.mlp.down_proj.linear", 40, 72, 1.6)
+    t.linear("model.embed_vision.embedding_projection", 64, 40, 1.6)
+    return c, rows + t.rows, [(6, 9), (6, 6)]
+
+
 def canvas(tile, split, size):
     """An image of that size that is cut into tiles of so many patches, behind the whole as one."""
     return {"tile": tile, "split": split, "size": size}
@@ -514,7 +551,7 @@ def mistral3():
 
 
 FAMILIES = (qwen2_vl, qwen2_5_vl, gemma3, qwen3_vl, qwen3_vl_moe, qwen3_5, idefics3, llava, mistral3,
-            llava_next, llava_onevision, internvl, internvl_norms, glm4v, glm4v_moe, llama4)
+            llava_next, llava_onevision, internvl, internvl_norms, glm4v, glm4v_moe, llama4, gemma4)
 
 # --------------------------------------------------------------------------------------- recording
 
@@ -526,6 +563,8 @@ def geometry(c):
         merge = v["image_size"] // v["patch_size"] // math.isqrt(c["mm_tokens_per_image"])
     elif "downsample_ratio" in c:
         merge = round(1 / c["downsample_ratio"])
+    elif "pooling_kernel_size" in v:
+        merge = v["pooling_kernel_size"]
     elif "pixel_shuffle_ratio" in v:
         merge = round(1 / v["pixel_shuffle_ratio"])
     else:
@@ -575,6 +614,19 @@ def cut(name, images, size, merge):
             "image_sizes": torch.tensor([one["size"] for one in images])}
 
 
+def placed(pixels, images, merge, size):
+    """What Gemma 4 wants to see: patches with their columns and rows, the numbers of a pixel side by side."""
+    import torch
+    most = max(len(p) for p in pixels)
+    values, places = np.zeros((len(images), most, 3 * size * size), np.float32), -np.ones((len(images), most, 2), int)
+    for i, (p, (h, w)) in enumerate(zip(pixels, images)):
+        values[i, :len(p)] = p.reshape(-1, 3, size * size).transpose(0, 2, 1).reshape(len(p), -1)
+        at = np.stack(np.meshgrid(np.arange(w), np.arange(h)), -1)
+        at = at.reshape(h // merge, merge, w // merge, merge, 2).transpose(0, 2, 1, 3, 4)
+        places[i, :len(p)] = at.reshape(-1, 2)
+    return {"pixel_values": torch.from_numpy(values), "image_position_ids": torch.from_numpy(places)}
+
+
 def record(family, salt):
     import torch
     import transformers
@@ -601,6 +653,8 @@ def record(family, salt):
         images = [one["tile"] for one in images]
         if name == "llava_onevision":
             seen["batch_num_images"] = torch.tensor([1, 2])
+    elif name == "gemma4":
+        seen = placed(pixels, images, merge, size)
     elif frames == 1:
         whole = [picture(p, g, merge, size) for p, g in zip(pixels, images)]
         height, width = (max(p.shape[axis] for p in whole) for axis in (1, 2))
@@ -665,7 +719,8 @@ def record(family, salt):
 KINDS = {"qwen2_vl": ["mm_token_type_ids"], "qwen2_5_vl": ["mm_token_type_ids"],
          "qwen3_vl": ["mm_token_type_ids"], "qwen3_5": ["mm_token_type_ids"],
          "qwen3_vl_moe": ["mm_token_type_ids"], "glm4v": ["mm_token_type_ids"],
-         "glm4v_moe": ["mm_token_type_ids"], "gemma3": ["token_type_ids"]}
+         "glm4v_moe": ["mm_token_type_ids"], "gemma3": ["token_type_ids"],
+         "gemma4": ["mm_token_type_ids"]}
 
 
 def rows_of(model, name, seen):

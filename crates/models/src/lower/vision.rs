@@ -107,8 +107,13 @@ impl Lower<'_> {
     /// The patches' numbers as rows of the stream, with what is learned of their places.
     fn patches(&mut self, v: &VisionSpec) -> Result<View, ModelError> {
         let (hidden, pixels) = (self.spec.hidden, v.patch.cols());
-        let x = self.input(0, pixels);
+        let mut x = self.input(0, pixels);
         let weight = self.matrix(Role::Patch, hidden, pixels)?;
+        if v.patch.pixels {
+            let two = Expr::Arg(0).scaled(2.0);
+            x = self.map(Expr::Add(Box::new(two), Box::new(Expr::Const(-1.0))), vec![x]);
+            self.by_pixels(v, weight);
+        }
         let mut stream = Stream { base: self.linear(x, weight), pending: Vec::new() };
         if self.tensor_opt(Role::SecondPatch).is_some() {
             let weight = self.matrix(Role::SecondPatch, hidden, pixels)?;
@@ -129,9 +134,34 @@ impl Lower<'_> {
         Ok(stream.base)
     }
 
+    /// A matrix whose columns have the numbers of a pixel side by side.
+    fn by_pixels(&mut self, v: &VisionSpec, weight: WeightId) {
+        let (channels, pixels) = (v.patch.channels, v.patch.size * v.patch.size);
+        let order = (0..pixels).flat_map(|p| (0..channels).map(move |c| c * pixels + p));
+        let order: Vec<u32> = order.collect();
+        for part in &mut self.program.weights[weight.0 as usize].parts {
+            part.order = Some(order.clone().into());
+        }
+    }
+
+    /// Rows multiplied by a number; a vector taken from them, and another multiplied in.
+    fn standardised(&mut self, p: &Projector, x: View) -> Result<View, ModelError> {
+        if !p.standard {
+            return Ok(self.scaled(x, p.scale));
+        }
+        // (A table of one row, taken once.)
+        let one = Expr::Add(Box::new(Expr::Arg(0).scaled(0.0)), Box::new(Expr::Const(1.0)));
+        let taps = self.map(one, vec![slice(x, 0, 2)]);
+        let shift = self.gathered(Role::StandardShift, 1, taps)?;
+        let less = Expr::Arg(1).scaled(-1.0);
+        let expr = Expr::Add(Box::new(Expr::Arg(0).scaled(p.scale)), Box::new(less));
+        let shifted = self.map(expr, vec![x, shift]);
+        self.scaled_by_vector(shifted, Role::StandardScale)
+    }
+
     /// What is learned of the patches' places.
     fn positions(&mut self, v: &VisionSpec, learned: &Learned) -> Result<View, ModelError> {
-        let rows = learned.side * learned.side + u32::from(v.class_token.is_there());
+        let rows = learned.places() + u32::from(v.class_token.is_there());
         let taps = self.input(v.patch.cols(), 2 * learned.taps());
         self.gathered(Role::PatchPositions, rows, taps)
     }
@@ -154,7 +184,7 @@ impl Lower<'_> {
         x: View,
     ) -> Result<View, ModelError> {
         let rows = Rows::Outputs;
-        let mut x = x;
+        let mut x = self.standardised(p, x)?;
         if let Some((norm, NormAt::Patch)) = p.norm {
             x = self.norm(x, norm, roles.norm)?;
         }
@@ -165,6 +195,9 @@ impl Lower<'_> {
         if let Some((norm, NormAt::Merged)) = p.norm {
             let mut stream = Stream { base: y, pending: Vec::new() };
             y = self.norm_stream(&mut stream, norm, roles.norm, rows)?;
+        }
+        if let Some((norm, NormAt::MergedUnit)) = p.norm {
+            y = self.unit_norm(y, norm, 1, rows);
         }
         if let Some(width) = p.merging {
             let merging = self.merging(width, x.cols, v.merge * v.merge)?;

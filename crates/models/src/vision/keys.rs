@@ -185,7 +185,10 @@ impl<'a> Keys<'a> {
                 return Err(ModelError::unsupported(&format!("{MAP}.{key}"), value.shown()));
             }
         }
-        Ok(inside.or(self.params.opt_f64("rope_theta")?).unwrap_or(10_000.0))
+        Ok(inside
+            .or(self.params.opt_f64("rope_theta")?)
+            .or(self.class.theta(""))
+            .unwrap_or(10_000.0))
     }
 
     /// The rotation of a tower by rows and columns.
@@ -249,6 +252,7 @@ impl<'a> Keys<'a> {
             channels: self.u32("in_channels")?,
             frames: self.u32("temporal_patch_size")?,
             size: self.u32("patch_size")?,
+            pixels: false,
         })
     }
 
@@ -269,7 +273,7 @@ impl<'a> Keys<'a> {
         let ffn = self.plain(self.u32("intermediate_size")?)?;
         let layers = |_| attention(hidden, heads, None, Mask::None);
         let size = self.u32("patch_size")?;
-        let patch = Patch { channels: self.u32("num_channels")?, frames: 1, size };
+        let patch = Patch { channels: self.u32("num_channels")?, frames: 1, size, pixels: false };
         Ok((
             tower((hidden, count), norm, layers, &ffn),
             norm,

@@ -53,7 +53,7 @@ fn spec(k: &Keys<'_>) -> Result<VisionSpec, ModelError> {
         image_token: k.outer(&["image_token_index", "image_token_id"])?,
         ..VisionSpec::plain(
             TOWER.name,
-            (spec, Patch { channels: k.u32("num_channels")?, frames: 1, size }),
+            (spec, Patch { channels: k.u32("num_channels")?, frames: 1, size, pixels: false }),
             (Projector { inner, second, ..Projector::PLAIN }, k.text_hidden()?),
             Script::Separated,
         )

@@ -50,7 +50,7 @@ fn spec(k: &Keys<'_>) -> Result<VisionSpec, ModelError> {
         image_token: k.outer(&["image_token_id", "image_token_index"])?,
         ..VisionSpec::plain(
             TOWER.name,
-            (spec, Patch { channels: k.u32("num_channels")?, frames: 1, size }),
+            (spec, Patch { channels: k.u32("num_channels")?, frames: 1, size, pixels: false }),
             (
                 Projector {
                     norm: Some((Norm::rms(eps), NormAt::Patch)),

@@ -116,7 +116,7 @@ impl<'a> File<'a> {
 
     /// The numbers of a patch. Kernels over two frames are two tensors here, and an image comes once.
     fn patch(&self) -> Result<Patch, ModelError> {
-        Ok(Patch { channels: 3, frames: 1, size: self.u32("patch_size")? })
+        Ok(Patch { channels: 3, frames: 1, size: self.u32("patch_size")?, pixels: false })
     }
 
     /// Which axis turns each pair of the language model.

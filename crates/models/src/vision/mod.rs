@@ -5,6 +5,7 @@
 
 mod canvas;
 mod gemma3;
+mod gemma4;
 mod glm4v;
 mod idefics3;
 mod internvl;
@@ -65,6 +66,8 @@ pub struct VisionSpec {
     pub axes: Axes,
     /// Whether the language model's tokens of an image see all of it.
     pub blocks: bool,
+    /// Whether its layers without a window are causal there too.
+    pub full_causal: bool,
     /// The token whose place each row takes, where the file names it.
     pub image_token: Option<u32>,
     /// What stands in a prompt for an image.
@@ -80,6 +83,9 @@ pub struct Patch {
     pub frames: u32,
     /// Pixels along a side.
     pub size: u32,
+    /// Whether its numbers are from 0 to 1 and made ones from -1 to 1, those of a pixel lying side by side
+    /// in the matrix (Gemma 4).
+    pub pixels: bool,
 }
 
 impl Patch {
@@ -125,15 +131,27 @@ pub enum Stretch {
     None,
     /// Between the four nearest, its corners the grid's (Qwen3-VL).
     Bilinear,
+    /// The sum of one for the column and one for the row, from two tables of `side` behind each other
+    /// (Gemma 4).
+    Sides,
     /// By cubics through the sixteen nearest, its edges the grid's (GLM-4.1V).
     Bicubic,
 }
 
 impl Learned {
+    /// Places in the table.
+    pub fn places(&self) -> u32 {
+        match self.stretch {
+            Stretch::Sides => 2 * self.side,
+            _ => self.side * self.side,
+        }
+    }
+
     /// Rows of the table that are summed for one patch.
     pub fn taps(&self) -> u32 {
         match self.stretch {
             Stretch::None => 1,
+            Stretch::Sides => 2,
             Stretch::Bilinear => 4,
             Stretch::Bicubic => 16,
         }
@@ -146,6 +164,10 @@ impl Learned {
 pub struct Projector {
     /// How the rows become one.
     pub gather: Gather,
+    /// What the rows of patches are multiplied by first.
+    pub scale: f32,
+    /// Whether a vector is taken from them then, and another multiplied in.
+    pub standard: bool,
     /// Where there is a norm.
     pub norm: Option<(Norm, NormAt)>,
     /// The width of a product that makes the rows side by side one, their numbers standing column by
@@ -165,6 +187,8 @@ impl Projector {
     /// One product.
     pub const PLAIN: Self = Self {
         gather: Gather::Concat,
+        scale: 1.0,
+        standard: false,
         norm: None,
         merging: None,
         between: None,
@@ -190,6 +214,8 @@ pub enum NormAt {
     Patch,
     /// On what they became.
     Merged,
+    /// On what they became, without weights.
+    MergedUnit,
 }
 
 /// Rows taken behind some layers of the tower, each for one of the language model's first layers.
@@ -225,6 +251,7 @@ pub const TOWERS: &[Tower] = &[
     internvl::TOWER,
     glm4v::TOWER,
     llama4::TOWER,
+    gemma4::TOWER,
     mistral3::TOWER,
 ];
 
@@ -271,6 +298,7 @@ impl VisionSpec {
             out,
             axes: Axes::One,
             blocks: false,
+            full_causal: false,
             image_token: None,
             script,
         }
@@ -332,10 +360,14 @@ impl VisionSpec {
             let found = format!("{} of {} layers", self.media() - 1, text.layers.len());
             return Err(ModelError::unsupported("deepstack_visual_indexes", found));
         }
+        if text.embed.per_layer.is_some() {
+            let found = "beside images";
+            return Err(ModelError::unsupported("hidden_size_per_layer_input", found));
+        }
         text.media = self.media();
         let rows = self.side.map_or(0, |side| (side / self.merge.max(1)).pow(2));
         for (_, a) in text.attention_mut() {
-            a.blocks = self.blocks;
+            a.blocks = self.blocks && !(self.full_causal && a.mask == Mask::Causal);
             // (Transformers ends what a token sees of its image behind it at the window.)
             if let Mask::Window(n) = a.mask
                 && self.blocks

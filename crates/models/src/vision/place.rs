@@ -71,7 +71,9 @@ impl VisionSpec {
     /// # Errors
     /// [`ModelError::Unsupported`] for grids that the tower cannot take.
     pub fn merged(&self, grid: Grid) -> Result<Grid, ModelError> {
-        let whole = |n: u32| n > 0 && n.is_multiple_of(self.merge);
+        let sides = self.positions.filter(|p| p.stretch == Stretch::Sides);
+        let most = sides.map_or(u32::MAX, |p| p.side);
+        let whole = |n: u32| (1..=most).contains(&n) && n.is_multiple_of(self.merge);
         let fixed = self.side.is_none_or(|side| grid.rows == side && grid.cols == side);
         if whole(grid.rows) && whole(grid.cols) && fixed {
             return Ok(Grid { rows: grid.rows / self.merge, cols: grid.cols / self.merge });
@@ -144,7 +146,7 @@ impl Learned {
     /// The row of the learned token, and its weight; zeros for the others.
     fn of_class(&self, class: ClassToken) -> Vec<f32> {
         let taps = self.taps() as usize;
-        let row = if class == ClassToken::Last { self.side * self.side } else { 0 };
+        let row = if class == ClassToken::Last { self.places() } else { 0 };
         let mut all = vec![0.0; 2 * taps];
         (all[0], all[taps]) = (row as f32, 1.0);
         all
@@ -152,6 +154,13 @@ impl Learned {
 
     /// Rows of the table for a patch, then their weights; the table's patches begin at row `first`.
     fn taps_of(&self, grid: Grid, [row, col]: [u32; 2], first: u32) -> Vec<f32> {
+        if self.stretch == Stretch::Sides {
+            return [col, self.side + row]
+                .map(|id| id as f32)
+                .into_iter()
+                .chain([1.0; 2])
+                .collect();
+        }
         let (down, across) = (self.along(row, grid.rows), self.along(col, grid.cols));
         let at = |&(r, _): &(u32, f32), &(c, _): &(u32, f32)| (first + r * self.side + c) as f32;
         let ids = down.iter().flat_map(|r| across.iter().map(move |c| at(r, c)));
@@ -163,7 +172,7 @@ impl Learned {
     fn along(&self, at: u32, of: u32) -> Vec<(u32, f32)> {
         let last = self.side - 1;
         match self.stretch {
-            Stretch::None => vec![(at, 1.0)],
+            Stretch::None | Stretch::Sides => vec![(at, 1.0)],
             Stretch::Bilinear => {
                 // The first patch lies on the first place, the last on the last.
                 let place = f64::from(last) * f64::from(at) / f64::from((of - 1).max(1));
