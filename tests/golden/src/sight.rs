@@ -159,7 +159,7 @@ impl Sight {
                 continue;
             }
             let image = images.next().expect("an image for every place");
-            let len = image.pieces(vision)?.iter().map(|p| p.rows() as usize).sum();
+            let len: usize = image.pieces(vision)?.iter().map(|p| p.rows() as usize).sum();
             parts.push(match &image.tiles[..] {
                 [tile] if !vision.newline() => Part::Image(vision.merged(tile.rows)?),
                 _ => Part::Text(len as u32),

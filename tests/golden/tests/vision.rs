@@ -223,6 +223,7 @@ const CHANGES: &[(&str, Change)] = &[
         }
     }),
     ("blocks", |v| v.blocks = !v.blocks),
+    ("most_rows", |v| v.most_rows = v.most_rows.map(|_| 1)),
     ("full_causal", |v| v.full_causal = false),
     ("tower.v_norm", |v| attention(v, |a| a.v_norm = None)),
     ("tower.norm_out", |v| v.tower.branches_mut().for_each(|b| b.norm_out = None)),
@@ -250,6 +251,7 @@ fn every_field_has_a_row(vision: VisionSpec) {
         merge: _,
         window: _,
         side: _,
+        most_rows: _,
         projector,
         deepstack,
         out: _,

@@ -760,6 +760,21 @@ def write_v5(name):
 # How the encoders' files of llama.cpp call tensors; `{l}` is the layer. (conversion/qwenvl.py,
 # qwen3vl.py, gemma.py and smolvlm.py there say which, and what becomes of each.)
 NAMES = [
+    (r"embeddings\.patch_embeddings\.projection", "v.patch_embd"),
+    (r"embeddings\.cls_token", "v.class_embd"),
+    (r"embeddings\.position_embeddings", "v.position_embd.weight"),
+    (r"encoder\.layer\.(\d+)\.attention\.([qkv])_proj", r"v.blk.\1.attn_\2"),
+    (r"encoder\.layer\.(\d+)\.attention\.([qk])_norm", r"v.blk.\1.attn_\2_norm"),
+    (r"encoder\.layer\.(\d+)\.attention\.projection_layer", r"v.blk.\1.attn_out"),
+    (r"encoder\.layer\.(\d+)\.layernorm_before", r"v.blk.\1.ln1"),
+    (r"encoder\.layer\.(\d+)\.layernorm_after", r"v.blk.\1.ln2"),
+    (r"encoder\.layer\.(\d+)\.lambda_(\d)", r"v.blk.\1.ls\2.weight"),
+    (r"encoder\.layer\.(\d+)\.mlp\.fc1", r"v.blk.\1.ffn_up"),
+    (r"encoder\.layer\.(\d+)\.mlp\.fc2", r"v.blk.\1.ffn_down"),
+    (r"layernorm", "v.post_ln"),
+    (r"layer_norm", "mm.model.mlp.0"),
+    (r"linear_1", "mm.model.mlp.1"),
+    (r"linear_2", "mm.model.mlp.3"),
     (r"patch_embed\.proj|embeddings\.patch_embedding", "v.patch_embd"),
     (r"pos_embed|embeddings\.position_embedding", "v.position_embd"),
     (r"blocks\.(\d+)\.norm(\d)", r"v.blk.\1.ln\2"),
@@ -779,10 +794,11 @@ NAMES = [
     (r"modality_projection\.proj", "mm.model.fc"),
     (r"deepstack_merger_list\.(\d+)\.(?:linear_)?(norm|fc1|fc2)", r"v.deepstack.\1.\2"),
 ]
-PREFIXES = ("visual.", "model.visual.", "vision_tower.vision_model.", "multi_modal_projector.",
+PREFIXES = ("visual.", "model.visual.", "vision_tower.vision_model.", "vision_tower.", "multi_modal_projector.",
             "model.vision_model.", "model.connector.")
 PROJECTORS = {"qwen2_vl": "qwen2vl_merger", "qwen2_5_vl": "qwen2.5vl_merger",
-              "qwen3_vl": "qwen3vl_merger", "gemma3": "gemma3", "idefics3": "idefics3"}
+              "qwen3_vl": "qwen3vl_merger", "gemma3": "gemma3", "idefics3": "idefics3",
+              "internvl": "internvl", "internvl_norms": "internvl"}
 
 
 def encoder_name(name, deep):
@@ -829,6 +845,9 @@ def write_mmproj(name):
             numbers["projector.scale_factor"] = 2
         if name == "idefics3":
             numbers["projector.scale_factor"] = c["scale_factor"]
+        if name.startswith("internvl"):
+            numbers["projector.scale_factor"] = round(1 / c["downsample_ratio"])
+            numbers |= {"patch_size": v["patch_size"][0], "image_size": side[0]}
         if name == "qwen2_5_vl":
             numbers |= {"n_wa_pattern": v["fullatt_block_indexes"][0] + 1,
                         "window_size": v["window_size"]}
@@ -853,6 +872,8 @@ def write_mmproj(name):
             elif ".attn_qkv." in new and not name.startswith("qwen3"):
                 for part, third in zip("qkv", np.split(data, 3)):
                     w.add_tensor(new.replace("attn_qkv", f"attn_{part}"), third.copy())
+            elif new in ("v.class_embd", "v.position_embd.weight"):
+                w.add_tensor(new, data.reshape(-1, data.shape[-1]).squeeze())
             else:
                 # (Norms around one are stored as they count.)
                 w.add_tensor(new, data + np.float32(1) if "soft_emb_norm" in new else data)

@@ -203,6 +203,7 @@ fn preprocessor_of(meta: &Meta) -> Option<String> {
         "qwen2vl_merger" | "qwen2.5vl_merger" | "qwen3vl_merger" => "Qwen2VLImageProcessor",
         "gemma3" => "Gemma3ImageProcessor",
         "idefics3" => "Idefics3ImageProcessor",
+        "internvl" => "GotOcr2ImageProcessor",
         _ => return None,
     };
     let list = |key: &str| -> Option<Vec<f64>> {
@@ -210,9 +211,15 @@ fn preprocessor_of(meta: &Meta) -> Option<String> {
         values.iter().map(MetaValue::as_f64).collect()
     };
     let side = meta.opt_u32("clip.vision.image_size").ok().flatten();
-    let size = side.filter(|_| class == "Gemma3ImageProcessor");
+    let square = ["Gemma3ImageProcessor", "GotOcr2ImageProcessor"];
+    let size = side.filter(|_| square.contains(&class));
+    let whole = |key: &str| meta.opt_u32(key).ok().flatten();
+    let owner = (class == "GotOcr2ImageProcessor").then_some("InternVLProcessor");
     let written = serde_json::json!({
         "image_processor_type": class,
+        "processor_class": owner,
+        "min_patches": whole("clip.vision.preproc_min_tiles"),
+        "max_patches": whole("clip.vision.preproc_max_tiles"),
         "image_mean": list("clip.vision.image_mean"),
         "image_std": list("clip.vision.image_std"),
         "patch_size": meta.opt_u32("clip.vision.patch_size").ok().flatten(),

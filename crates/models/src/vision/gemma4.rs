@@ -10,7 +10,7 @@ use super::{
     Gather, Learned, NormAt, Patch, Projector, Script, Stretch, Tower, VisionSpec, attention, tower,
 };
 use crate::error::ModelError;
-use crate::hyper::{Hyper, act};
+use crate::hyper::{Hyper, WINDOW, act};
 use crate::spec::{Attention, Axes, Ffn, Norm, QkNorm, RopeScaling, RopeSpec};
 
 pub const TOWER: Tower = Tower { name: "gemma4", spellings: &["gemma4"], spec };
@@ -64,6 +64,8 @@ fn spec(k: &Keys<'_>) -> Result<VisionSpec, ModelError> {
         merge,
         blocks,
         full_causal: blocks,
+        // (Transformers ends what a token sees of its image at the window.)
+        most_rows: text.opt_u32(WINDOW)?.filter(|_| blocks),
         image_token: k.outer(&["image_token_id"])?,
         ..VisionSpec::plain(
             TOWER.name,

@@ -15,8 +15,10 @@ use crate::spec::{Norm, QkNorm};
 pub const TOWER: Tower = Tower { name: "internvl", spellings: &["internvl"], spec };
 
 /// Of norms whose configuration has none, in the family's code.
-const QK_EPS: f32 = 1e-6;
-const PROJECTOR_EPS: f32 = 1e-5;
+pub(super) const QK_EPS: f32 = 1e-6;
+pub(super) const PROJECTOR_EPS: f32 = 1e-5;
+/// How it writes an image.
+pub(super) const SCRIPT: Script = Script::Between("<IMG_CONTEXT>", ["<img>", "</img>"]);
 
 fn spec(k: &Keys<'_>) -> Result<VisionSpec, ModelError> {
     let (hidden, heads) = k.widths("hidden_size", "num_attention_heads", false)?;
@@ -66,7 +68,7 @@ fn spec(k: &Keys<'_>) -> Result<VisionSpec, ModelError> {
             TOWER.name,
             (spec, Patch { channels: k.u32("num_channels")?, frames: 1, size, pixels: false }),
             (Projector { norm, inner, ..Projector::PLAIN }, out),
-            Script::Between("<IMG_CONTEXT>", ["<img>", "</img>"]),
+            SCRIPT,
         )
     })
 }

@@ -56,6 +56,8 @@ pub struct VisionSpec {
     pub window: Option<u32>,
     /// Patches along each side of an image, where every image has the same.
     pub side: Option<u32>,
+    /// Rows of an image, at most: as many as the language model's windows have tokens.
+    pub most_rows: Option<u32>,
     /// From patches to rows.
     pub projector: Projector,
     /// More columns of each row, from within the tower.
@@ -293,6 +295,7 @@ impl VisionSpec {
             merge: 1,
             window: None,
             side: None,
+            most_rows: None,
             projector,
             deepstack: None,
             out,

@@ -186,7 +186,7 @@ const NAMES: &[Row] = &[
     (
         Role::MergeNorm,
         &["merger.ln_q", "merger.norm", "mm_soft_emb_norm", "norm", "layer_norm"],
-        &["mm.soft_emb_norm", "v.post_ln"],
+        &["mm.soft_emb_norm", "mm.model.mlp.0", "v.post_ln"],
     ),
     (Role::Merging, &["patch_merger.merging_layer", "downsample"], &["mm.patch_merger"]),
     (Role::Between, &["merger.proj"], &[]),
@@ -201,7 +201,7 @@ const NAMES: &[Row] = &[
             "vision_adapter.mlp.fc1",
             "linear_1",
         ],
-        &["mm.0"],
+        &["mm.0", "mm.model.mlp.1"],
     ),
     (Role::MergeSecond, &["vision_adapter.mlp.fc2"], &[]),
     (
@@ -216,7 +216,7 @@ const NAMES: &[Row] = &[
             "linear_1",
             "embedding_projection",
         ],
-        &["mm.2", "mm.input_projection", "mm.model.fc"],
+        &["mm.2", "mm.model.mlp.3", "mm.input_projection", "mm.model.fc"],
     ),
     (Role::DeepNorm, &["deepstack_merger_list.{l}.norm"], &["v.deepstack.{l}.norm"]),
     (Role::DeepUp, &["deepstack_merger_list.{l}.linear_fc1"], &["v.deepstack.{l}.fc1"]),

@@ -74,6 +74,11 @@ impl VisionSpec {
         let sides = self.positions.filter(|p| p.stretch == Stretch::Sides);
         let most = sides.map_or(u32::MAX, |p| p.side);
         let whole = |n: u32| (1..=most).contains(&n) && n.is_multiple_of(self.merge);
+        let rows = u64::from(grid.rows / self.merge) * u64::from(grid.cols / self.merge);
+        if let Some(most) = self.most_rows.filter(|most| rows > (*most).into()) {
+            let found = format!("{rows}, more than the {most} tokens of a window");
+            return Err(ModelError::unsupported("rows of an image", found));
+        }
         let fixed = self.side.is_none_or(|side| grid.rows == side && grid.cols == side);
         if whole(grid.rows) && whole(grid.cols) && fixed {
             return Ok(Grid { rows: grid.rows / self.merge, cols: grid.cols / self.merge });
