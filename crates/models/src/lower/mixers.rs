@@ -94,13 +94,14 @@ impl Lower<'_> {
             if k.cols > 0 {
                 k_norm = Some(self.head_norm(norm, Role::KNorm, a.head_dim, k.cols)?);
             }
-            let weights = [q_norm, k_norm].into_iter().flatten().map(|norm| norm.weight);
-            for (id, n) in
-                weights.zip(std::iter::repeat(apart(a))).filter_map(|(i, n)| Some((i, n?)))
-            {
+            if let Some(n) = apart(a) {
                 let order = parted(1, n).flat_map(|rows| rows.start..rows.start + rows.count);
                 let order: Vec<u32> = order.map(|column| column as u32).collect();
-                self.program.weights[id.0 as usize].parts[0].order = Some(order.into());
+                for norm in [q_norm, k_norm].into_iter().flatten() {
+                    for part in &mut self.program.weights[norm.weight.0 as usize].parts {
+                        part.order = Some(order.clone().into());
+                    }
+                }
             }
         }
         let rope = match &a.rope {

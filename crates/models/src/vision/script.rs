@@ -151,22 +151,7 @@ impl Script {
                 }
                 all.text("<fake_token_around_image>");
             }
-            Script::Separated => {
-                all.text("<|image_start|>");
-                for (i, tile) in tiles.iter().enumerate() {
-                    let line = |tile: &Tile| tile.part.map(|part| part[0]);
-                    let next = tiles.get(i + 1).and_then(line);
-                    if tile.part.is_none() {
-                        all.text("<|image|>");
-                    }
-                    all.whole(i, tile);
-                    all.text(match line(tile) {
-                        None => "<|image_end|>",
-                        line if line == next => "<|tile_x_separator|>",
-                        Some(_) => "<|tile_y_separator|>",
-                    });
-                }
-            }
+            Script::Separated => all.separated(tiles),
             Script::Lines => {
                 for (i, tile) in tiles.iter().enumerate() {
                     let Grid { rows, cols } = tile.rows;
@@ -189,6 +174,24 @@ impl Pieces {
             _ if more.is_empty() => {}
             Some(Piece::Text(text)) => text.push_str(more),
             _ => self.0.push(Piece::Text(more.to_owned())),
+        }
+    }
+
+    /// Tiles with a token between those of a line and one behind each line.
+    fn separated(&mut self, tiles: &[Tile]) {
+        self.text("<|image_start|>");
+        for (i, tile) in tiles.iter().enumerate() {
+            let line = |tile: &Tile| tile.part.map(|part| part[0]);
+            let next = tiles.get(i + 1).and_then(line);
+            if tile.part.is_none() {
+                self.text("<|image|>");
+            }
+            self.whole(i, tile);
+            self.text(match line(tile) {
+                None => "<|image_end|>",
+                line if line == next => "<|tile_x_separator|>",
+                Some(_) => "<|tile_y_separator|>",
+            });
         }
     }
 
