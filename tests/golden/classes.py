@@ -50,7 +50,7 @@ qwen3_vl qwen3_vl_moe glm4v glm4v_moe""".split()
 SEEING = """qwen2_vl qwen2_5_vl gemma3 qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe idefics3 smolvlm llava
 llava_next llava_onevision internvl glm4v
 glm4v_moe llama4
-gemma4 mistral3""".split()
+gemma4 kimi_k25 mistral3""".split()
 
 # Types whose class is another's: transformers has none, their configuration is that one's.
 SAME = {"deepseek_v3": ["kimi_k2"]}

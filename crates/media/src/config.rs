@@ -33,6 +33,7 @@ enum Kind {
     Native,
     Film,
     Budget,
+    Capped,
     Chunks,
     Fixed,
     Centre,
@@ -49,6 +50,7 @@ const CLASSES: &[(&str, Kind, Filter, [[f32; 3]; 2])] = &[
     ("Qwen2_5_VLImageProcessor", Kind::Native, Filter::Bicubic, CLIP),
     ("Glm4vImageProcessor", Kind::Film, Filter::Bicubic, CLIP),
     ("Gemma4ImageProcessor", Kind::Budget, Filter::Bicubic, PLAIN),
+    ("Kimi_K25ImageProcessor", Kind::Capped, Filter::Bicubic, HALF),
     ("Llama4ImageProcessor", Kind::Chunks, Filter::Bilinear, HALF),
     ("SiglipImageProcessor", Kind::Fixed, Filter::Bicubic, HALF),
     ("Gemma3ImageProcessor", Kind::Fixed, Filter::Bilinear, HALF),
@@ -107,9 +109,9 @@ impl Processor {
         if let Some(zero) = std.iter().find(|s| s.abs() < 1e-6) {
             return Err(wrong("image_std", &Value::from(*zero), "values are divided by it"));
         }
-        let native = matches!(kind, Kind::Native | Kind::Film | Kind::Budget);
+        let native = matches!(kind, Kind::Native | Kind::Film | Kind::Budget | Kind::Capped);
         let merge_key = if plain { "pooling_kernel_size" } else { "merge_size" };
-        let film = native && !plain;
+        let film = matches!(kind, Kind::Native | Kind::Film);
         let own = |key, default| {
             if native { keys.size(key, 256).map(|v| v.unwrap_or(default)) } else { Ok(default) }
         };
@@ -235,6 +237,7 @@ impl Keys<'_> {
             Kind::Native => self.native([56 * 56, 28 * 28 * 1280], false),
             Kind::Film => self.native([112 * 112, 28 * 28 * 15_000], true),
             Kind::Budget => self.budget(),
+            Kind::Capped => self.capped(),
             Kind::Chunks => self.chunks(),
             Kind::Fixed => Ok(Shape::Fixed {
                 size: self.square("size")?.unwrap_or([224; 2]),
@@ -263,6 +266,17 @@ impl Keys<'_> {
         let merge =
             bounded("pooling_kernel_size", self.size("pooling_kernel_size", 16)?.unwrap_or(3), 16)?;
         Ok(Shape::Budget { patches: rows * merge * merge })
+    }
+
+    fn capped(&self) -> Result<Shape, MediaError> {
+        let patches = self.size("max_patches", 1 << 16)?.unwrap_or(16_384);
+        let Some(size) = self.get("size") else { return Ok(Shape::Capped { patches, side: 512 }) };
+        let read = |key: &str| side("size", size.get(key).unwrap_or(&Value::Null), 4096);
+        let (high, wide) = (read("max_height")?, read("max_width")?);
+        match high == wide {
+            true => Ok(Shape::Capped { patches, side: high }),
+            false => Err(wrong("size", size, "max_height and max_width must be equal")),
+        }
     }
 
     fn chunks(&self) -> Result<Shape, MediaError> {

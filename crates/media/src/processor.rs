@@ -23,6 +23,14 @@ pub enum Shape {
         /// Most patches.
         patches: u32,
     },
+    /// Its own shape and size, or as large as so many patches, and so many along a side, allow; filled up
+    /// below and to the right to whole merged squares (Kimi).
+    Capped {
+        /// Most patches.
+        patches: u32,
+        /// Most along a side.
+        side: u32,
+    },
     /// Tiles of the canvas that suits it, where it lies in the upper left corner, then the image as one
     /// tile, if they are several (Llama 4).
     Chunks {
@@ -267,6 +275,11 @@ impl Processor {
             }
             Shape::Budget { patches } => {
                 vec![Step::whole(vec![sizes::budget(size, [self.patch, self.merge], *patches)?])]
+            }
+            Shape::Capped { patches, side } => {
+                let inner = sizes::capped(size, self.patch, *patches, *side);
+                let frame = inner.map(|side| side.next_multiple_of(square));
+                vec![Step { frame, corner: true, ..Step::whole(vec![inner]) }]
             }
             Shape::Chunks { tile, most, grow } => chunks(size, *tile, *most, *grow),
             Shape::Longest { edge } => {

@@ -76,6 +76,16 @@ pub(crate) fn budget(
     Ok([down, across].map(|n| (n * square) as u32))
 }
 
+/// Kimi: its size, shrunk to so many patches, and so many along a side.
+pub(crate) fn capped(size: [u32; 2], patch: u32, patches: u32, side: u32) -> [u32; 2] {
+    let count = size.map(|side| f64::from((side / patch).max(1)));
+    let longest = f64::from(side * patch);
+    let scale = (f64::from(patches) / (count[0] * count[1])).sqrt();
+    let scale =
+        size.iter().fold(scale.min(1.0), |scale, side| scale.min(longest / f64::from(*side)));
+    size.map(|own| ((f64::from(own) * scale) as u32).clamp(1, side * patch))
+}
+
 /// Llama 4: of all canvases of at most so many tiles the one to which the image has to grow least, or
 /// shrink least; of equal ones the smallest. `grow`: the one to which it grows most.
 pub(crate) fn least_scaled(size: [u32; 2], tile: u32, most: u32, grow: bool) -> [u32; 2] {

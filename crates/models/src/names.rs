@@ -548,8 +548,14 @@ pub fn is_transposed(name: &str) -> bool {
 
 /// Tensors of an encoder of images and of what leads from it to the language model.
 pub fn is_of_images(name: &str) -> bool {
-    const PARTS: &[&str] =
-        &["visual.", "vision_tower", "vision_model", "embed_vision", "multi_modal_projector"];
+    const PARTS: &[&str] = &[
+        "visual.",
+        "vision_tower",
+        "vision_model",
+        "embed_vision",
+        "multi_modal_projector",
+        "mm_projector",
+    ];
     PARTS.iter().any(|part| name.contains(part))
         || name.starts_with("model.connector.")
         || NEWLINE.contains(&name)

@@ -15,6 +15,7 @@ pub fn rope(spec: &RopeSpec, factors: Option<WeightId>) -> Rope {
     let plain = |i: u32| {
         let at = match spec.axes {
             Axes::Halves | Axes::Columns | Axes::Apart => 2 * (i % half),
+            Axes::Turns => 2 * (i / 2),
             Axes::Alternate => 2 * (i % half) + u32::from(i >= half),
             _ => i,
         };
@@ -86,6 +87,7 @@ fn axes(axes: &Axes, pairs: u32) -> Vec<u8> {
             if own { axis as u8 } else { 0 }
         }
         Axes::Columns | Axes::Apart => 2 - u8::from(i >= pairs / 2),
+        Axes::Turns => 2 - (i % 2) as u8,
         Axes::Halves | Axes::Alternate => 1 + u8::from(i >= pairs / 2),
     };
     match axes {
@@ -106,6 +108,7 @@ mod tests {
             (Axes::Interleaved(vec![4, 2, 2]), 8, "01201200"),
             (Axes::Halves, 6, "111222"),
             (Axes::Columns, 6, "222111"),
+            (Axes::Turns, 6, "212121"),
         ] {
             let found: String = axes(&of, pairs).iter().map(u8::to_string).collect();
             assert_eq!(found, expect, "{of:?}");

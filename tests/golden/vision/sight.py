@@ -511,6 +511,41 @@ def gemma4():
     return c, rows + t.rows, [(6, 9), (6, 6)]
 
 
+def kimi_k25():
+    import record as text_models
+    inner, rows = text_models.deepseek_v3()
+    c = {"architectures": ["Kimi_K25ForConditionalGeneration"], "model_type": "kimi_k25",
+         "image_token_id": 155, "video_token_id": 156, "vision_start_token_id": 153,
+         "vision_end_token_id": 154, "projection_hidden_size": 40,
+         "projection_layer_norm_eps": 1e-05, "tie_word_embeddings": False,
+         "text_config": {k: v for k, v in inner.items() if k != "architectures"},
+         "vision_config": {"hidden_act": "gelu_pytorch_tanh", "hidden_size": 40,
+                           "intermediate_size": 72, "merge_kernel_size": [2, 2],
+                           "model_type": "kimi_k25_vision", "num_attention_heads": 2,
+                           "num_hidden_layers": 2, "patch_size": 4, "pos_emb_height": 5,
+                           "pos_emb_time": 4, "pos_emb_width": 5,
+                           "rope_parameters": {"rope_theta": 10000.0, "rope_type": "axial"}}}
+    for row in rows:
+        row["name"] = "language_model." + row["name"]
+    t, v = Tensors(), "vision_tower"
+    t.add(f"{v}.patch_embed.proj.weight", [40, 3, 4, 4], 0.5)
+    t.bias(f"{v}.patch_embed.proj.bias", 40)
+    t.add(f"{v}.patch_embed.pos_emb.weight", [5, 5, 40], 1.6)
+    for i in range(2):
+        p = f"{v}.encoder.blocks.{i}"
+        t.norm(f"{p}.norm0", 40, bias=True)
+        t.linear(f"{p}.wqkv", 120, 40, 1.7, True)
+        t.linear(f"{p}.wo", 40, 40, 1.5, True)
+        t.norm(f"{p}.norm1", 40, bias=True)
+        t.linear(f"{p}.mlp.fc0", 72, 40, 1.6, True)
+        t.linear(f"{p}.mlp.fc1", 40, 72, 2.5, True)
+    t.norm(f"{v}.encoder.final_layernorm", 40, bias=True)
+    t.norm("mm_projector.pre_norm", 40, bias=True)
+    t.linear("mm_projector.proj.0", 160, 160, 1.6, True)
+    t.linear("mm_projector.proj.2", 64, 160, 2.0, True)
+    return c, rows + t.rows, [(6, 8), (4, 6)]
+
+
 def canvas(tile, split, size):
     """An image of that size that is cut into tiles of so many patches, behind the whole as one."""
     return {"tile": tile, "split": split, "size": size}
@@ -551,7 +586,7 @@ def mistral3():
 
 
 FAMILIES = (qwen2_vl, qwen2_5_vl, gemma3, qwen3_vl, qwen3_vl_moe, qwen3_5, idefics3, llava, mistral3,
-            llava_next, llava_onevision, internvl, internvl_norms, glm4v, glm4v_moe, llama4, gemma4)
+            llava_next, llava_onevision, internvl, internvl_norms, glm4v, glm4v_moe, llama4, gemma4, kimi_k25)
 
 # --------------------------------------------------------------------------------------- recording
 
@@ -561,6 +596,8 @@ def geometry(c):
     v = c["vision_config"]
     if "mm_tokens_per_image" in c:
         merge = v["image_size"] // v["patch_size"] // math.isqrt(c["mm_tokens_per_image"])
+    elif "merge_kernel_size" in v:
+        merge = v["merge_kernel_size"][0]
     elif "downsample_ratio" in c:
         merge = round(1 / c["downsample_ratio"])
     elif "pooling_kernel_size" in v:
@@ -655,6 +692,12 @@ def record(family, salt):
             seen["batch_num_images"] = torch.tensor([1, 2])
     elif name == "gemma4":
         seen = placed(pixels, images, merge, size)
+    elif name == "kimi_k25":
+        whole = [picture(p, g, merge, size) for p, g in zip(pixels, images)]
+        raster = [x.reshape(3, h, size, w, size).transpose(1, 3, 0, 2, 4).reshape(-1, 3, size, size)
+                  for x, (h, w) in zip(whole, images)]
+        seen = {"pixel_values": torch.from_numpy(np.concatenate(raster)),
+                "image_grid_thw": torch.tensor([[1, h, w] for h, w in images])}
     elif frames == 1:
         whole = [picture(p, g, merge, size) for p, g in zip(pixels, images)]
         height, width = (max(p.shape[axis] for p in whole) for axis in (1, 2))
@@ -728,7 +771,7 @@ def rows_of(model, name, seen):
     if name == "llama4":
         out = model.get_image_features(**seen).last_hidden_state
         return [p.numpy() for p in model.multi_modal_projector(out)]
-    if "image_grid_thw" not in seen:
+    if "image_grid_thw" not in seen or name == "kimi_k25":
         out = model.model.get_image_features(**seen)
         out = getattr(out, "pooler_output", out)
         parts = out if isinstance(out, (list, tuple)) else [out]

@@ -131,6 +131,7 @@ fn usual(vision: &VisionSpec) -> Value {
     match vision.arch {
         "qwen2_vl" | "qwen2_5_vl" => json!({ "image_processor_type": "Qwen2VLImageProcessor" }),
         "gemma4" => json!({ "image_processor_type": "Gemma4ImageProcessor" }),
+        "kimi_k25" => json!({ "image_processor_type": "Kimi_K25ImageProcessor" }),
         "glm4v" => json!({ "image_processor_type": "Glm4vImageProcessor" }),
         "qwen3_vl" => json!({
             "image_processor_type": "Qwen2VLImageProcessor", "image_mean": half, "image_std": half,

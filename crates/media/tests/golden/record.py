@@ -95,6 +95,12 @@ def run(case, width, height, alone=True):
         split = [int(n) for n in out["aspect_ratios"][0]]
         split = split if split != [1, 1] else [0, 0]
         return told(case, width, height, alone, np.concatenate([m[0] for m in made]), [m[1] for m in made], split)
+    if "Kimi" in name:
+        _, down, across = (int(n) for n in np.asarray(out["image_grid_thw"])[0])
+        tile = np.asarray(out["pixel_values"]).reshape(down, across, 3, patch, patch)
+        tile = tile.transpose(2, 0, 3, 1, 4).reshape(3, down * patch, across * patch)
+        data, grid = rows(tile, patch, merge)
+        return told(case, width, height, alone, data, [grid], [0, 0])
     if "Qwen" in name or "Glm4v" in name:
         grid = [int(v) for v in np.asarray(out["image_grid_thw"])[0]]
         return told(case, width, height, alone, np.asarray(out["pixel_values"]), [grid[1:]], [0, 0])
@@ -144,6 +150,8 @@ def cases():
     film = {**qwen, "size": {"shortest_edge": 12544, "longest_edge": 100352}}
     yield "Glm4vImageProcessor", film, (14, 2), "torchvision"
     yield "Gemma4ImageProcessor", {"patch_size": 4, "max_soft_tokens": 70, "pooling_kernel_size": 3}, (4, 3), "torchvision"
+    kimi = {"patch_size": 14, "merge_size": 2, "max_patches": 128, "size": {"max_height": 16, "max_width": 16}}
+    yield "Kimi_K25ImageProcessor", kimi, (14, 2), "torchvision"
     yield "Llama4ImageProcessor", {"size": square, "max_patches": 6}, (14, 2), "torchvision"
     yield "Llama4ImageProcessor", {"size": square, "max_patches": 6, "resize_to_max_canvas": True}, (14, 2), "torchvision"
 

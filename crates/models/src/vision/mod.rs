@@ -10,6 +10,7 @@ mod glm4v;
 mod idefics3;
 mod internvl;
 mod keys;
+mod kimi_k25;
 mod llama4;
 mod llava;
 mod mistral3;
@@ -254,6 +255,7 @@ pub const TOWERS: &[Tower] = &[
     glm4v::TOWER,
     llama4::TOWER,
     gemma4::TOWER,
+    kimi_k25::TOWER,
     mistral3::TOWER,
 ];
 
