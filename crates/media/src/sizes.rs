@@ -64,7 +64,9 @@ pub(crate) fn budget(
     let factor = (area / (sides[0] * sides[1])).sqrt();
     let [mut down, mut across] = sides.map(|side| (factor * side / square).floor());
     let longest = f64::from(patches / (merge * merge));
-    if down == 0.0 {
+    if down == 0.0 && across == 0.0 {
+        // (Less than a square in all.)
+    } else if down == 0.0 {
         (down, across) = (1.0, (sides[1] / sides[0]).floor().min(longest));
     } else if across == 0.0 {
         (down, across) = ((sides[0] / sides[1]).floor().min(longest), 1.0);

@@ -182,8 +182,20 @@ const CHANGES: &[(&str, Change)] = &[
     }),
     ("projector.standard", |v| v.projector.standard = false),
     ("projector.norm", |v| v.projector.norm = None),
-    ("projector.norm.eps", |v| each(&mut v.projector.norm, |(n, _)| raise_eps(n))),
-    ("projector.norm.offset", |v| each(&mut v.projector.norm, |(n, _)| n.offset += 0.1)),
+    ("projector.norm.eps", |v| {
+        each(&mut v.projector.norm, |(n, at)| match at {
+            NormAt::MergedUnit => n.eps = 10.0,
+            _ => raise_eps(n),
+        })
+    }),
+    ("projector.norm.offset", |v| {
+        // (Without weights there is none.)
+        each(&mut v.projector.norm, |(n, at)| {
+            if *at != NormAt::MergedUnit {
+                n.offset += 0.1
+            }
+        })
+    }),
     ("projector.norm.at", |v| each(&mut v.projector.norm, |(_, at)| flip_at(at))),
     ("projector.merging", |v| v.projector.merging = None),
     ("projector.merging.width", |v| each(&mut v.projector.merging, |n| *n += 1)),
