@@ -39,16 +39,18 @@ gemma gemma2 gemma3_text gemma3n_text gemma4_text gpt_oss deepseek_v2 deepseek_v
 cohere cohere2 phi phi3 olmo2 olmo3 olmoe granite granitemoe granitemoeshared granitemoehybrid
 smollm3 glm glm4 glm4_moe exaone4 starcoder2 nemotron stablelm gpt2 gpt_neox seed_oss arcee ernie4_5
 qwen2_moe mamba2 minimax_m2 qwen3_5_text qwen3_5_moe_text qwen2_vl_text qwen2_5_vl_text
-qwen3_vl_text qwen3_vl_moe_text bert xlm-roberta roberta camembert
+qwen3_vl_text qwen3_vl_moe_text glm4v_text glm4v_moe_text bert xlm-roberta roberta camembert
 distilbert electra nomic_bert modernbert""".split()
 
 # Models around a text part, whose own type such files give.
 AROUND = """llama4 gemma3 gemma3n gemma4 qwen3_5 qwen3_5_moe mistral3 qwen2_vl qwen2_5_vl
-qwen3_vl qwen3_vl_moe""".split()
+qwen3_vl qwen3_vl_moe glm4v glm4v_moe""".split()
 
 # Models with an encoder of images (crates/models/src/vision); their sections are `[TYPE.vision]`.
 SEEING = """qwen2_vl qwen2_5_vl gemma3 qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe idefics3 smolvlm llava
-mistral3""".split()
+llava_next llava_onevision internvl glm4v
+glm4v_moe llama4
+gemma4 kimi_k25 mistral3""".split()
 
 # Types whose class is another's: transformers has none, their configuration is that one's.
 SAME = {"deepseek_v3": ["kimi_k2"]}

@@ -24,7 +24,7 @@ pub use eyes::{Eyes, EyesError};
 pub use handle::{Cancel, Engine, Events, LeasesAsk, LeasesSink, RowsError, system_clock};
 pub use host::{Host, ModelId, Rota};
 pub use ledger::{Entry, Ledger, Memory, State};
-pub use pictures::{PictureError, Tile};
+pub use pictures::{PictureError, Tile, Tiles};
 pub use queue::NOBODY;
 pub use repeats::{RepeatRule, Repeated};
 pub use request::{

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::error::MediaError;
 use crate::picture::Transparency;
-use crate::processor::{Processor, Shape};
+use crate::processor::{Arithmetic, Processor, Shape};
 use crate::resample::{Backend, Filter};
 use crate::sizes::PanAndScan;
 
@@ -24,10 +24,17 @@ const CLIP: [[f32; 3]; 2] =
 /// Between -1 and 1.
 const HALF: [[f32; 3]; 2] = [[0.5; 3]; 2];
 
+/// As they are.
+const PLAIN: [[f32; 3]; 2] = [[0.0; 3], [1.0; 3]];
+
 /// How the shape is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Native,
+    Film,
+    Budget,
+    Capped,
+    Chunks,
     Fixed,
     Centre,
     Split,
@@ -41,6 +48,10 @@ enum Kind {
 const CLASSES: &[(&str, Kind, Filter, [[f32; 3]; 2])] = &[
     ("Qwen2VLImageProcessor", Kind::Native, Filter::Bicubic, CLIP),
     ("Qwen2_5_VLImageProcessor", Kind::Native, Filter::Bicubic, CLIP),
+    ("Glm4vImageProcessor", Kind::Film, Filter::Bicubic, CLIP),
+    ("Gemma4ImageProcessor", Kind::Budget, Filter::Bicubic, PLAIN),
+    ("Kimi_K25ImageProcessor", Kind::Capped, Filter::Bicubic, HALF),
+    ("Llama4ImageProcessor", Kind::Chunks, Filter::Bilinear, HALF),
     ("SiglipImageProcessor", Kind::Fixed, Filter::Bicubic, HALF),
     ("Gemma3ImageProcessor", Kind::Fixed, Filter::Bilinear, HALF),
     ("CLIPImageProcessor", Kind::Centre, Filter::Bicubic, CLIP),
@@ -85,7 +96,12 @@ impl Processor {
             Some(false) => 1.0,
             _ => keys.number("rescale_factor", [1e-6, 1e6])?.unwrap_or(1.0 / 255.0),
         };
-        if keys.flag("do_normalize")? == Some(false) {
+        let plain = kind == Kind::Budget;
+        let shifts = keys.flag("do_normalize")?;
+        if plain && shifts == Some(true) {
+            return Err(wrong("do_normalize", &Value::Bool(true), "values are not shifted here"));
+        }
+        if !plain && shifts == Some(false) {
             return Err(wrong("do_normalize", &Value::Bool(false), "values have to be shifted"));
         }
         let mean = keys.channels("image_mean")?.unwrap_or(mean);
@@ -93,20 +109,27 @@ impl Processor {
         if let Some(zero) = std.iter().find(|s| s.abs() < 1e-6) {
             return Err(wrong("image_std", &Value::from(*zero), "values are divided by it"));
         }
-        let native = kind == Kind::Native;
+        let native = matches!(kind, Kind::Native | Kind::Film | Kind::Budget | Kind::Capped);
+        let merge_key = if plain { "pooling_kernel_size" } else { "merge_size" };
+        let film = matches!(kind, Kind::Native | Kind::Film);
         let own = |key, default| {
             if native { keys.size(key, 256).map(|v| v.unwrap_or(default)) } else { Ok(default) }
         };
         Ok(Self {
             shape: keys.shape(kind, class)?,
             patch: bounded("patch_size", own("patch_size", tower.patch)?, 256)?,
-            merge: bounded("merge_size", own("merge_size", tower.merge)?, 16)?,
-            frames: bounded("temporal_patch_size", own("temporal_patch_size", frames(native))?, 8)?,
+            merge: bounded(merge_key, own(merge_key, tower.merge)?, 16)?,
+            frames: bounded("temporal_patch_size", own("temporal_patch_size", frames(film))?, 8)?,
             filter,
             backend: keys.backend(class, filter)?,
             rescale,
             mean,
             std,
+            arithmetic: match kind {
+                Kind::Budget => Arithmetic::Scaled,
+                Kind::Chunks => Arithmetic::Bf16,
+                _ => Arithmetic::Usual,
+            },
             transparency: match kind {
                 Kind::Split => Transparency::White,
                 _ => Transparency::Dropped,
@@ -211,7 +234,11 @@ impl Keys<'_> {
 
     fn shape(&self, kind: Kind, class: &str) -> Result<Shape, MediaError> {
         match kind {
-            Kind::Native => self.native(),
+            Kind::Native => self.native([56 * 56, 28 * 28 * 1280], false),
+            Kind::Film => self.native([112 * 112, 28 * 28 * 15_000], true),
+            Kind::Budget => self.budget(),
+            Kind::Capped => self.capped(),
+            Kind::Chunks => self.chunks(),
             Kind::Fixed => Ok(Shape::Fixed {
                 size: self.square("size")?.unwrap_or([224; 2]),
                 parts: self.pan_and_scan()?,
@@ -230,7 +257,41 @@ impl Keys<'_> {
         }
     }
 
-    fn native(&self) -> Result<Shape, MediaError> {
+    fn budget(&self) -> Result<Shape, MediaError> {
+        const KEY: &str = "max_soft_tokens";
+        let rows = self.size(KEY, 1120)?.unwrap_or(280);
+        if ![70, 140, 280, 560, 1120].contains(&rows) {
+            return Err(wrong(KEY, &rows.into(), "70, 140, 280, 560 and 1120 are built"));
+        }
+        let merge =
+            bounded("pooling_kernel_size", self.size("pooling_kernel_size", 16)?.unwrap_or(3), 16)?;
+        Ok(Shape::Budget { patches: rows * merge * merge })
+    }
+
+    fn capped(&self) -> Result<Shape, MediaError> {
+        let patches = self.size("max_patches", 1 << 16)?.unwrap_or(16_384);
+        let Some(size) = self.get("size") else { return Ok(Shape::Capped { patches, side: 512 }) };
+        let read = |key: &str| side("size", size.get(key).unwrap_or(&Value::Null), 4096);
+        let (high, wide) = (read("max_height")?, read("max_width")?);
+        match high == wide {
+            true => Ok(Shape::Capped { patches, side: high }),
+            false => Err(wrong("size", size, "max_height and max_width must be equal")),
+        }
+    }
+
+    fn chunks(&self) -> Result<Shape, MediaError> {
+        let size = self.square("size")?.unwrap_or([336; 2]);
+        if size[0] != size[1] {
+            let value = self.get("size").cloned().unwrap_or_default();
+            return Err(wrong("size", &value, "tiles must be square"));
+        }
+        let most = self.size("max_patches", MOST_TILES)?.unwrap_or(16);
+        let grow = self.flag("resize_to_max_canvas")?.unwrap_or(false);
+        Ok(Shape::Chunks { tile: size[0], most, grow })
+    }
+
+    /// Smallest and largest areas, where a file says nothing `usual`.
+    fn native(&self, usual: [u64; 2], film: bool) -> Result<Shape, MediaError> {
         let size = self.get("size");
         let area = |edge: &str, key: &'static str, default: u64| {
             let value = self.get(key).or_else(|| {
@@ -240,10 +301,10 @@ impl Keys<'_> {
             let number = value.as_u64().filter(|n| (1..=1 << 26).contains(n));
             number.ok_or_else(|| wrong(key, value, "it is no number of pixels in range"))
         };
-        let least = area("shortest_edge", "min_pixels", 56 * 56)?;
-        let most = area("longest_edge", "max_pixels", 28 * 28 * 1280)?;
+        let least = area("shortest_edge", "min_pixels", usual[0])?;
+        let most = area("longest_edge", "max_pixels", usual[1])?;
         match least <= most {
-            true => Ok(Shape::Native { least, most }),
+            true => Ok(Shape::Native { least, most, film }),
             false => Err(wrong("min_pixels", &least.into(), "it is more than max_pixels")),
         }
     }
@@ -362,7 +423,7 @@ mod tests {
             "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5],
         });
         let read = Processor::read(&qwen, TOWER).expect("reads");
-        assert_eq!(read.shape, Shape::Native { least: 65536, most: 16_777_216 });
+        assert_eq!(read.shape, Shape::Native { least: 65536, most: 16_777_216, film: false });
         assert_eq!((read.patch, read.merge, read.frames), (16, 1, 2));
         assert_eq!((read.backend, read.mean), (Backend::Torchvision, [0.5; 3]));
         let old = json!({
@@ -370,7 +431,7 @@ mod tests {
             "min_pixels": 3136, "max_pixels": 12845056, "use_fast": false,
         });
         let read = Processor::read(&old, TOWER).expect("reads");
-        assert_eq!(read.shape, Shape::Native { least: 3136, most: 12_845_056 });
+        assert_eq!(read.shape, Shape::Native { least: 3136, most: 12_845_056, film: false });
         assert_eq!((read.merge, read.backend, read.mean), (2, Backend::Pillow, CLIP[0]));
         let smol = json!({
             "image_processor_type": "SmolVLMImageProcessor", "size": { "longest_edge": 2048 },

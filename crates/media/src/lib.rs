@@ -19,6 +19,6 @@ pub use decode::{Ceilings, Format, decode, format};
 pub use error::MediaError;
 pub use patches::{Layout, Patches, Tile};
 pub use picture::{Picture, Transparency};
-pub use processor::{Processor, Shape};
+pub use processor::{Arithmetic, Processor, Shape};
 pub use resample::{Backend, Filter, resize};
 pub use sizes::PanAndScan;

@@ -37,12 +37,6 @@ impl Layout {
     pub fn patches(&self) -> usize {
         self.tiles.iter().map(Tile::patches).sum()
     }
-
-    /// Squares of patches that are merged: rows of the model, where its projector neither drops nor
-    /// adds any.
-    pub fn merged(&self) -> usize {
-        self.patches() / (self.merge as usize * self.merge as usize)
-    }
 }
 
 /// An image as rows of patches, one tile behind another. Within a tile, patches of one square that is

@@ -94,9 +94,14 @@ impl Picture {
     }
 
     /// It in the midst of a larger one of one colour; the odd row or column is below or to the right.
-    pub(crate) fn padded(&self, [height, width]: [u32; 2], colour: [u8; 3]) -> Self {
-        let top = (height - self.height) as usize / 2;
-        let left = (width - self.width) as usize / 2;
+    pub(crate) fn padded(&self, size: [u32; 2], colour: [u8; 3]) -> Self {
+        let at = [(size[0] - self.height) / 2, (size[1] - self.width) / 2];
+        self.placed(size, at, colour)
+    }
+
+    /// It in a larger one of one colour, below and to the right of a place.
+    pub(crate) fn placed(&self, size: [u32; 2], at: [u32; 2], colour: [u8; 3]) -> Self {
+        let ([height, width], [top, left]) = (size, at.map(|side| side as usize));
         let (row, own) = (width as usize * 3, self.width as usize * 3);
         let mut rgb: Vec<u8> = colour.repeat(width as usize * height as usize);
         for (y, line) in self.rgb.chunks_exact(own).enumerate() {

@@ -15,6 +15,31 @@ pub enum Shape {
         least: u64,
         /// Largest area, pixels.
         most: u64,
+        /// The areas are those of all its frames, and short sides grow to a square's first (GLM-4.1V).
+        film: bool,
+    },
+    /// Its own shape, sides multiples of a merged square, as large as so many patches allow (Gemma 4).
+    Budget {
+        /// Most patches.
+        patches: u32,
+    },
+    /// Its own shape and size, or as large as so many patches, and so many along a side, allow; filled up
+    /// below and to the right to whole merged squares (Kimi).
+    Capped {
+        /// Most patches.
+        patches: u32,
+        /// Most along a side.
+        side: u32,
+    },
+    /// Tiles of the canvas that suits it, where it lies in the upper left corner, then the image as one
+    /// tile, if they are several (Llama 4).
+    Chunks {
+        /// A tile's side, pixels.
+        tile: u32,
+        /// Most tiles.
+        most: u32,
+        /// Whether it grows to fill the largest canvas.
+        grow: bool,
     },
     /// One size, whatever its shape; parts of long images as well, where that is asked (SigLIP,
     /// Gemma 3).
@@ -92,8 +117,44 @@ pub struct Processor {
     pub mean: [f32; 3],
     /// What the rest is divided by.
     pub std: [f32; 3],
+    /// In which numbers.
+    pub arithmetic: Arithmetic,
     /// What becomes of pixels that are not opaque.
     pub transparency: Transparency,
+}
+
+/// How a value is scaled and shifted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arithmetic {
+    /// As the resize is done: Pillow's processors scale, then shift; torchvision's do both at once.
+    Usual,
+    /// It is scaled only.
+    Scaled,
+    /// Each step is rounded to bfloat16 (Llama 4).
+    Bf16,
+}
+
+impl Arithmetic {
+    /// What a value of a channel becomes.
+    fn value(self, backend: Backend, value: f32, scale: f64, [mean, std]: [f32; 2]) -> f32 {
+        let back = (1.0 / scale) as f32;
+        match (self, backend) {
+            (Arithmetic::Scaled, _) => value * scale as f32,
+            (Arithmetic::Bf16, _) => {
+                bf16(bf16(bf16(value * scale as f32) - bf16(mean)) / bf16(std))
+            }
+            (Arithmetic::Usual, Backend::Pillow) => {
+                ((f64::from(value) * scale) as f32 - mean) / std
+            }
+            (Arithmetic::Usual, Backend::Torchvision) => (value - mean * back) / (std * back),
+        }
+    }
+}
+
+/// The nearest number of eight bits' precision, of two the even one.
+fn bf16(x: f32) -> f32 {
+    let bits = x.to_bits();
+    f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
 }
 
 /// Most pixels of a resized image: thin images grow without end where the shorter side is given.
@@ -109,6 +170,8 @@ struct Step {
     sizes: Vec<[u32; 2]>,
     /// The middle of that, or that in the middle of something larger.
     frame: [u32; 2],
+    /// What is filled up stays in the upper left corner.
+    corner: bool,
     /// Rows and columns that it is cut into.
     cut: [u32; 2],
     /// Of its tiles; `None`: it is the whole picture.
@@ -119,7 +182,7 @@ impl Step {
     /// The picture as one tile.
     fn whole(sizes: Vec<[u32; 2]>) -> Self {
         let frame = sizes.last().copied().unwrap_or_default();
-        Self { of: None, square: false, sizes, frame, cut: [1, 1], part: None }
+        Self { of: None, square: false, sizes, frame, corner: false, cut: [1, 1], part: None }
     }
 }
 
@@ -195,6 +258,7 @@ impl Processor {
         }
         match [made.height(), made.width()] == step.frame {
             true => made,
+            false if step.corner => made.placed(step.frame, [0; 2], [0; 3]),
             false => made.padded(step.frame, [0; 3]),
         }
     }
@@ -203,9 +267,21 @@ impl Processor {
         let size = [height, width];
         let square = self.patch * self.merge;
         let steps = match &self.shape {
-            Shape::Native { least, most } => {
-                vec![Step::whole(vec![sizes::smart(size, square, [*least, *most])?])]
+            Shape::Native { least, most, film } => {
+                let frames = if *film { self.frames } else { 1 };
+                let areas = [*least, *most].map(|area| area as f64 / f64::from(frames));
+                let grown = if *film { sizes::at_least(size, square) } else { size };
+                vec![Step::whole(vec![sizes::smart(grown, square, areas)?])]
             }
+            Shape::Budget { patches } => {
+                vec![Step::whole(vec![sizes::budget(size, [self.patch, self.merge], *patches)?])]
+            }
+            Shape::Capped { patches, side } => {
+                let inner = sizes::capped(size, self.patch, *patches, *side);
+                let frame = inner.map(|side| side.next_multiple_of(square));
+                vec![Step { frame, corner: true, ..Step::whole(vec![inner]) }]
+            }
+            Shape::Chunks { tile, most, grow } => chunks(size, *tile, *most, *grow),
             Shape::Longest { edge } => {
                 vec![Step::whole(vec![sizes::at_most(size, *edge, square)])]
             }
@@ -232,14 +308,9 @@ impl Processor {
 
     fn cutter(&self) -> Cutter {
         let values = [0, 1, 2].map(|c| {
-            let (mean, std) = (self.mean[c], self.std[c]);
-            std::array::from_fn(|value| match self.backend {
-                Backend::Pillow => ((value as f64 * self.rescale) as f32 - mean) / std,
-                Backend::Torchvision => {
-                    let back = (1.0 / self.rescale) as f32;
-                    (value as f32 - mean * back) / (std * back)
-                }
-            })
+            let shift = [self.mean[c], self.std[c]];
+            let of = |v: usize| self.arithmetic.value(self.backend, v as f32, self.rescale, shift);
+            std::array::from_fn(of)
         });
         Cutter { patch: self.patch, merge: self.merge, frames: self.frames, values }
     }
@@ -285,6 +356,24 @@ fn anyres(size: [u32; 2], canvases: &[[u32; 2]], tile: u32, several: bool) -> Ve
     let cut = canvas.map(|side| side / tile);
     let parts = Step { frame: canvas, cut, part: Some([0, 0]), ..Step::whole(vec![inner]) };
     vec![whole, parts]
+}
+
+fn chunks(size: [u32; 2], tile: u32, most: u32, grow: bool) -> Vec<Step> {
+    let canvas = sizes::least_scaled(size, tile, most, grow);
+    let inner = match grow {
+        true => canvas,
+        false => [0, 1].map(|i| size[i].max(tile).min(canvas[i])),
+    };
+    let inner = sizes::undistorted(size, inner);
+    let cut = canvas.map(|side| side / tile);
+    let several = cut != [1, 1];
+    let part = several.then_some([0, 0]);
+    let mut steps =
+        vec![Step { frame: canvas, corner: true, cut, part, ..Step::whole(vec![inner]) }];
+    if several {
+        steps.push(Step::whole(vec![[tile; 2]]));
+    }
+    steps
 }
 
 fn tiles(size: [u32; 2], tile: [u32; 2], bounds: [u32; 2]) -> Vec<Step> {

@@ -19,7 +19,7 @@ pub struct PanAndScan {
 pub(crate) fn smart(
     [height, width]: [u32; 2],
     factor: u32,
-    [least, most]: [u64; 2],
+    [least, most]: [f64; 2],
 ) -> Result<[u32; 2], MediaError> {
     let (long, short) = (height.max(width), height.min(width));
     if f64::from(long) / f64::from(short) > 200.0 {
@@ -29,7 +29,7 @@ pub(crate) fn smart(
     let sides = [height, width].map(f64::from);
     let (factor, area) = (f64::from(factor), sides[0] * sides[1]);
     let rounded = sides.map(|side| (side / factor).round_ties_even() * factor);
-    let (least, most, found) = (least as f64, most as f64, rounded[0] * rounded[1]);
+    let found = rounded[0] * rounded[1];
     let sides = if found > most {
         let shrink = (area / most).sqrt();
         sides.map(|side| ((side / shrink / factor).floor() * factor).max(factor))
@@ -40,6 +40,94 @@ pub(crate) fn smart(
         rounded
     };
     Ok(sides.map(|side| side.max(factor) as u32))
+}
+
+/// GLM-4.1V: the shape at which no side is shorter than `least`.
+pub(crate) fn at_least(size: [u32; 2], least: u32) -> [u32; 2] {
+    let scale = size.map(|side| f64::from(least) / f64::from(side));
+    let scale = scale[0].max(scale[1]);
+    match scale > 1.0 {
+        true => size.map(|side| (f64::from(side) * scale) as u32),
+        false => size,
+    }
+}
+
+/// Gemma 4: the largest size of the image's shape that so many patches make, its sides multiples of a
+/// merged square.
+pub(crate) fn budget(
+    [height, width]: [u32; 2],
+    [patch, merge]: [u32; 2],
+    patches: u32,
+) -> Result<[u32; 2], MediaError> {
+    let (sides, square) = ([height, width].map(f64::from), f64::from(patch * merge));
+    let area = f64::from(patches) * f64::from(patch * patch);
+    let factor = (area / (sides[0] * sides[1])).sqrt();
+    let [mut down, mut across] = sides.map(|side| (factor * side / square).floor());
+    let longest = f64::from(patches / (merge * merge));
+    if down == 0.0 && across == 0.0 {
+        // (Less than a square in all.)
+    } else if down == 0.0 {
+        (down, across) = (1.0, (sides[1] / sides[0]).floor().min(longest));
+    } else if across == 0.0 {
+        (down, across) = ((sides[0] / sides[1]).floor().min(longest), 1.0);
+    }
+    if down < 1.0 || across < 1.0 || down * across * square * square > area {
+        let reason = format!("{patches} patches do not hold its shape");
+        return Err(MediaError::Shape { width, height, reason });
+    }
+    Ok([down, across].map(|n| (n * square) as u32))
+}
+
+/// Kimi: its size, shrunk to so many patches, and so many along a side.
+pub(crate) fn capped(size: [u32; 2], patch: u32, patches: u32, side: u32) -> [u32; 2] {
+    let count = size.map(|side| f64::from((side / patch).max(1)));
+    let longest = f64::from(side * patch);
+    let scale = (f64::from(patches) / (count[0] * count[1])).sqrt();
+    let scale =
+        size.iter().fold(scale.min(1.0), |scale, side| scale.min(longest / f64::from(*side)));
+    size.map(|own| ((f64::from(own) * scale) as u32).clamp(1, side * patch))
+}
+
+/// Llama 4: of all canvases of at most so many tiles the one to which the image has to grow least, or
+/// shrink least; of equal ones the smallest. `grow`: the one to which it grows most.
+pub(crate) fn least_scaled(size: [u32; 2], tile: u32, most: u32, grow: bool) -> [u32; 2] {
+    // (In the order that transformers has: by ratios, as they come first.)
+    let mut by_ratio: Vec<(f64, Vec<[u32; 2]>)> = Vec::new();
+    for tiles in (1..=most).rev() {
+        for rows in (1..=tiles).filter(|rows| tiles % rows == 0) {
+            let (ratio, canvas) = (f64::from(rows) / f64::from(tiles / rows), [rows, tiles / rows]);
+            match by_ratio.iter_mut().find(|known| known.0 == ratio) {
+                Some((_, canvases)) => canvases.push(canvas),
+                None => by_ratio.push((ratio, vec![canvas])),
+            }
+        }
+    }
+    let canvases: Vec<[u32; 2]> = by_ratio.into_iter().flat_map(|(_, canvases)| canvases).collect();
+    let scale = |canvas: &[u32; 2]| {
+        let side = |i: usize| (canvas[i] * tile) as f32 / size[i] as f32;
+        side(0).min(side(1))
+    };
+    let scales = || canvases.iter().map(scale);
+    let larger = scales().filter(|scale| *scale >= 1.0);
+    let chosen = match (grow, larger.clone().next().is_some()) {
+        (true, true) => larger.fold(0.0, f32::max),
+        (false, true) => larger.fold(f32::INFINITY, f32::min),
+        (_, false) => scales().fold(0.0, f32::max),
+    };
+    let suit = canvases.iter().filter(|canvas| scale(canvas) == chosen);
+    let best = suit.min_by_key(|canvas| canvas[0] * canvas[1]).copied().unwrap_or([1, 1]);
+    best.map(|side| side * tile)
+}
+
+/// Llama 4: the largest size of the image's shape within another.
+pub(crate) fn undistorted(size: [u32; 2], within: [u32; 2]) -> [u32; 2] {
+    let scale = [0, 1].map(|i| f64::from(within[i]) / f64::from(size[i]));
+    let along =
+        |i: usize| ((f64::from(size[i]) * scale[1 - i]).floor() as u32).min(within[i]).max(1);
+    match scale[1] < scale[0] {
+        true => [along(0), within[1]],
+        false => [within[0], along(1)],
+    }
 }
 
 /// The shorter side becomes `edge`, the other follows, cut to whole pixels.
@@ -182,7 +270,7 @@ mod tests {
 
     #[test]
     fn qwens_sides_are_multiples_within_two_areas() {
-        let of = |size| smart(size, 28, [3136, 1_003_520]);
+        let of = |size| smart(size, 28, [3136.0, 1_003_520.0]);
         assert_eq!(of([100, 200]), Ok([112, 196]));
         assert_eq!(of([3000, 4000]), Ok([840, 1148]));
         assert_eq!(of([5, 7]), Ok([56, 84]));
@@ -203,6 +291,27 @@ mod tests {
         }
         assert_eq!(shortest([1, u32::MAX], u32::MAX), [u32::MAX; 2]);
         assert_eq!(at_most([1, 40_000], 1540, 28), [0, 1540]);
+    }
+
+    #[test]
+    fn canvases_of_tiles_distort_nothing() {
+        let fits = |size, most| least_scaled(size, 224, most, false);
+        assert_eq!(fits([200, 300], 3), [224, 448]);
+        assert_eq!(fits([200, 200], 16), [224, 224]);
+        assert_eq!(fits([3000, 3000], 16), [896, 896]);
+        assert_eq!(least_scaled([200, 200], 224, 16, true), [896, 896]);
+        assert_eq!(undistorted([200, 300], [450, 200]), [133, 200]);
+        assert_eq!(undistorted([800, 600], [450, 1300]), [450, 337]);
+    }
+
+    #[test]
+    fn budgets_and_short_sides() {
+        assert_eq!(budget([1000, 1000], [16, 3], 2520), Ok([768, 768]));
+        assert_eq!(budget([10, 10_000], [16, 3], 2520), Ok([48, 13_440]));
+        assert!(budget([1000, 1000], [16, 3], 8).is_err());
+        assert_eq!(at_least([10, 20], 28), [28, 56]);
+        assert_eq!(at_least([100, 20], 28), [140, 28]);
+        assert_eq!(at_least([100, 200], 28), [100, 200]);
     }
 
     #[test]

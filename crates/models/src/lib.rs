@@ -23,5 +23,5 @@ pub mod vision;
 pub use arch::{ARCHS, Arch, spec_of};
 pub use error::ModelError;
 pub use hyper::Hyper;
-pub use lower::{Lowered, lower, lower_vision};
+pub use lower::{Lowered, lower, lower_vision, newline_of};
 pub use spec::ModelSpec;

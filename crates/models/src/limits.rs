@@ -180,7 +180,21 @@ const WHOLE: &[Row] = &[
     (&["floor_scale", "local_attention", "attention_chunk_size"], 1, COUNT),
     // Of encoders of images.
     (&["patch_size"], 1, 1 << 8),
-    (&["in_channels", "num_channels", "temporal_patch_size", "spatial_merge_size"], 1, 1 << 4),
+    (
+        &[
+            "in_channels",
+            "num_channels",
+            "temporal_patch_size",
+            "spatial_merge_size",
+            "merge_kernel_size",
+            "pooling_kernel_size",
+        ],
+        1,
+        1 << 4,
+    ),
+    (&["pos_emb_height", "pos_emb_width"], 1, 1 << 12),
+    (&["position_embedding_size"], 1, 1 << 20),
+    (&["projector_input_dim", "projector_output_dim"], 1, COLUMNS),
     (&["image_size", "window_size"], 1, 1 << 14),
     (&["num_position_embeddings"], 1, 1 << 24),
 ];

@@ -108,10 +108,18 @@ pub enum Role {
     Patch,
     SecondPatch,
     PatchPositions,
+    MixerGain,
+    FfnGain,
     ClassToken,
     Merging,
+    StandardShift,
+    StandardScale,
+    Between,
+    BetweenNorm,
     MergeNorm,
+    MergeGate,
     MergeUp,
+    MergeSecond,
     MergeDown,
     DeepNorm,
     DeepUp,
@@ -540,10 +548,21 @@ pub fn is_transposed(name: &str) -> bool {
 
 /// Tensors of an encoder of images and of what leads from it to the language model.
 pub fn is_of_images(name: &str) -> bool {
-    const PARTS: &[&str] =
-        &["visual.", "vision_tower", "vision_model", "embed_vision", "multi_modal_projector"];
-    PARTS.iter().any(|part| name.contains(part)) || name.starts_with("model.connector.")
+    const PARTS: &[&str] = &[
+        "visual.",
+        "vision_tower",
+        "vision_model",
+        "embed_vision",
+        "multi_modal_projector",
+        "mm_projector",
+    ];
+    PARTS.iter().any(|part| name.contains(part))
+        || name.starts_with("model.connector.")
+        || NEWLINE.contains(&name)
 }
+
+/// The learned row behind the lines of an image.
+pub const NEWLINE: &[&str] = &["image_newline", "model.image_newline"];
 
 /// Tensors a file may carry that no program needs.
 pub fn is_ignorable(name: &str) -> bool {

@@ -14,7 +14,8 @@ pub fn rope(spec: &RopeSpec, factors: Option<WeightId>) -> Rope {
     let half = (pairs / 2).max(1);
     let plain = |i: u32| {
         let at = match spec.axes {
-            Axes::Halves => 2 * (i % half),
+            Axes::Halves | Axes::Columns | Axes::Apart => 2 * (i % half),
+            Axes::Turns => 2 * (i / 2),
             Axes::Alternate => 2 * (i % half) + u32::from(i >= half),
             _ => i,
         };
@@ -85,6 +86,8 @@ fn axes(axes: &Axes, pairs: u32) -> Vec<u8> {
             let own = sections.get(axis as usize).is_some_and(|n| i < n.saturating_mul(3));
             if own { axis as u8 } else { 0 }
         }
+        Axes::Columns | Axes::Apart => 2 - u8::from(i >= pairs / 2),
+        Axes::Turns => 2 - (i % 2) as u8,
         Axes::Halves | Axes::Alternate => 1 + u8::from(i >= pairs / 2),
     };
     match axes {
@@ -104,6 +107,8 @@ mod tests {
             (Axes::Sections(vec![2, 3, 3]), 8, "00111222"),
             (Axes::Interleaved(vec![4, 2, 2]), 8, "01201200"),
             (Axes::Halves, 6, "111222"),
+            (Axes::Columns, 6, "222111"),
+            (Axes::Turns, 6, "212121"),
         ] {
             let found: String = axes(&of, pairs).iter().map(u8::to_string).collect();
             assert_eq!(found, expect, "{of:?}");

@@ -309,6 +309,14 @@ pub enum Axes {
     /// In an encoder: the first half by rows, the second by columns, each with the frequencies of a
     /// head of half the width.
     Halves,
+    /// In an encoder: as by halves, the first by columns, the second by rows (Llama 4).
+    Columns,
+    /// In an encoder: the first half of a head by columns, the second by rows, each with pairs of its own
+    /// (Gemma 4).
+    Apart,
+    /// In an encoder: every other pair by columns, those between by rows, two of one frequency after each
+    /// other (Kimi).
+    Turns,
     /// In an encoder: the first half by rows, with every other frequency of a whole head, the second
     /// by columns, with those between (Pixtral).
     Alternate,

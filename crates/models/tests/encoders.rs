@@ -64,6 +64,10 @@ fn encoders_of_repositories_are_read_as_they_are_meant() {
             "llava-hf__llava-1.5-7b-hf",
             "llava: 23 layers of 1024 in 16 heads, patches of 14, 1 by 1 to a row of 4096",
         ),
+        (
+            "google__gemma-4-26B-A4B",
+            "gemma4: 16 layers of 768 in 12 heads, patches of 16, 3 by 3 to a row of 2816",
+        ),
     ] {
         let vision = vision_of(&checkpoint(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!(told(&vision.expect(name)), expect);

@@ -17,4 +17,4 @@ pub use packing::Packing;
 pub use recorded::{Change, Sweep, differs};
 pub use run::{Runner, worst_difference};
 pub use sample::Sample;
-pub use sight::{Seen, Sight};
+pub use sight::{Image, Seen, Sight};

@@ -9,9 +9,10 @@ use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_cpu::{CpuDevice, CpuOptions};
 use tokenmill_engine::load::{LoadOptions, load};
 use tokenmill_engine::start::{ServeOptions, Served};
-use tokenmill_engine::{DraftMode, Event, Events, Request, Tile};
-use tokenmill_golden_tests::{Golden, Sight, Variant, worst_difference};
+use tokenmill_engine::{DraftMode, Event, Events, Request, Tile, Tiles};
+use tokenmill_golden_tests::{Golden, Image, Sight, Variant, worst_difference};
 use tokenmill_ir::{FIRST_MEDIA, KvFormat, Mode, TokenId};
+use tokenmill_models::vision;
 
 /// What a template would write for an image, whatever the family: these models have no vocabulary.
 const WRITTEN: TokenId = 1_000_000;
@@ -34,12 +35,16 @@ fn start(path: &Path, device: Arc<dyn Device>, step_tokens: u32) -> Served {
 /// in its text.
 fn request(sight: &Sight, served: &Served, scale: f32) -> Request {
     let how = served.sight.as_ref().expect("a model that sees");
-    let tile = |image: usize| {
-        let grid = [sight.images[image].rows, sight.images[image].cols];
-        let patches = sight.patches(image, how.vision.patch);
-        Tile { grid, part: None, patches: patches.iter().map(|x| x * scale).collect() }
+    let seen = |image: &Image| {
+        let tile = |(tile, number): (&vision::Tile, usize)| {
+            let patches = sight.patches(number, tile.rows, how.vision.patch);
+            let patches = patches.iter().map(|x| x * scale).collect();
+            Tile { grid: [tile.rows.rows, tile.rows.cols], part: tile.part, patches }
+        };
+        let tiles = image.tiles.iter().zip(image.first..).map(tile).collect();
+        Tiles { size: image.size, tiles }
     };
-    let images: Vec<Vec<Tile>> = (0..sight.images.len()).map(|image| vec![tile(image)]).collect();
+    let images: Vec<Tiles> = sight.images.iter().map(seen).collect();
     // Rows come where the recording has the token for each of them.
     let (mut rendered, mut left) = (Vec::new(), 0);
     let mut shapes = sight.images.iter();
@@ -47,9 +52,9 @@ fn request(sight: &Sight, served: &Served, scale: f32) -> Request {
         match (id == sight.image_token, left) {
             (false, _) => rendered.push(id),
             (true, 0) => {
-                let grid = how.vision.merged(*shapes.next().expect("an image")).expect("taken");
+                let pieces = shapes.next().expect("an image").pieces(&how.vision);
                 rendered.push(WRITTEN);
-                left = grid.rows * grid.cols - 1;
+                left = pieces.expect("taken").iter().map(|p| p.rows()).sum::<u32>() - 1;
             }
             (true, _) => left -= 1,
         }

@@ -6,12 +6,12 @@ use tokenmill_backend::Device;
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_cpu::{CpuDevice, CpuOptions};
 use tokenmill_files::OpenModel;
-use tokenmill_golden_tests::{Golden, Runner, Sight, Variant, worst_difference};
+use tokenmill_golden_tests::{Golden, Image, Runner, Sight, Variant, worst_difference};
 use tokenmill_ir::{Act, Checkpoint, Container, GateAct, KvFormat, Mask, Meta, MetaValue, Mode};
 use tokenmill_models::spec::*;
 use tokenmill_models::vision::{
-    Deepstack, Gather, Learned, NormAt, Patch, Projector, Stretch, TOWERS, VisionSpec, vision_of,
-    vision_of_mmproj,
+    ClassToken, Deepstack, Gather, Learned, NormAt, Patch, Projector, Script, Stretch, TOWERS,
+    VisionSpec, vision_of, vision_of_mmproj,
 };
 use tokenmill_models::{ModelSpec, lower, lower_vision, spec_of};
 
@@ -115,6 +115,7 @@ const CHANGES: &[(&str, Change)] = &[
     }),
     ("tower.heads", |v| attention(v, |a| (a.heads, a.kv_heads) = (a.heads * 2, a.kv_heads * 2))),
     ("tower.scale", |v| attention(v, |a| a.scale *= 1.1)),
+    ("tower.qk_norm", |v| attention(v, |a| a.qk_norm = QkNorm::None)),
     ("tower.mask", |v| {
         attention(v, |a| a.mask = if a.mask == Mask::Block { Mask::None } else { a.mask })
     }),
@@ -136,18 +137,32 @@ const CHANGES: &[(&str, Change)] = &[
     }),
     ("patch.channels", |v| v.patch.channels += 1),
     ("patch.frames", |v| v.patch.frames += 1),
+    ("patch.pixels", |v| v.patch.pixels = false),
     ("patch.size", |v| v.patch.size += 1),
     ("positions", |v| v.positions = None),
     ("positions.side", |v| each(&mut v.positions, |p| p.side += 1)),
     ("positions.stretch", |v| {
         each(&mut v.positions, |p| {
             p.stretch = match p.stretch {
-                Stretch::None => p.stretch,
-                Stretch::Bilinear => Stretch::None,
+                Stretch::None | Stretch::Sides => p.stretch,
+                Stretch::Bilinear => Stretch::Bicubic,
+                Stretch::Bicubic => Stretch::Bilinear,
             }
         })
     }),
-    ("class_token", |v| v.class_token = false),
+    ("class_token", |v| v.class_token = ClassToken::None),
+    ("class_token.at", |v| {
+        v.class_token = match v.class_token {
+            ClassToken::None => ClassToken::None,
+            ClassToken::First => ClassToken::Last,
+            ClassToken::Last => ClassToken::First,
+        }
+    }),
+    ("positions.behind_norm", |v| {
+        if v.tower.embed.norm.is_some() {
+            each(&mut v.positions, |p| p.behind_norm = !p.behind_norm)
+        }
+    }),
     ("tower.embed.norm", |v| v.tower.embed.norm = None),
     ("tower.embed.norm.eps", |v| each(&mut v.tower.embed.norm, raise_eps)),
     ("merge", |v| v.merge = 1),
@@ -160,14 +175,45 @@ const CHANGES: &[(&str, Change)] = &[
             Gather::Mean => Gather::Concat,
         }
     }),
+    ("projector.scale", |v| {
+        if v.projector.scale != 1.0 {
+            v.projector.scale = 1.0
+        }
+    }),
+    ("projector.standard", |v| v.projector.standard = false),
     ("projector.norm", |v| v.projector.norm = None),
-    ("projector.norm.eps", |v| each(&mut v.projector.norm, |(n, _)| raise_eps(n))),
-    ("projector.norm.offset", |v| each(&mut v.projector.norm, |(n, _)| n.offset += 0.1)),
+    ("projector.norm.eps", |v| {
+        each(&mut v.projector.norm, |(n, at)| match at {
+            NormAt::MergedUnit => n.eps = 10.0,
+            _ => raise_eps(n),
+        })
+    }),
+    ("projector.norm.offset", |v| {
+        // (Without weights there is none.)
+        each(&mut v.projector.norm, |(n, at)| {
+            if *at != NormAt::MergedUnit {
+                n.offset += 0.1
+            }
+        })
+    }),
     ("projector.norm.at", |v| each(&mut v.projector.norm, |(_, at)| flip_at(at))),
-    ("projector.merging", |v| v.projector.merging = false),
+    ("projector.merging", |v| v.projector.merging = None),
+    ("projector.merging.width", |v| each(&mut v.projector.merging, |n| *n += 1)),
+    ("projector.between", |v| v.projector.between = None),
+    ("projector.between.eps", |v| each(&mut v.projector.between, |(n, _)| raise_eps(n))),
+    ("projector.between.act", |v| each(&mut v.projector.between, |(_, act)| *act = Act::Silu)),
+    ("projector.second", |v| v.projector.second = None),
+    ("projector.second.act", |v| each(&mut v.projector.second, |(_, act)| *act = Act::Silu)),
+    ("projector.second.width", |v| each(&mut v.projector.second, |(n, _)| *n += 1)),
+    ("origin", |v| v.origin = if v.origin > 0 { 0 } else { v.origin }),
+    ("projector.gated", |v| v.projector.gated = false),
     ("projector.inner", |v| v.projector.inner = None),
     ("projector.inner.width", |v| each(&mut v.projector.inner, |(n, _)| *n += 1)),
-    ("projector.inner.act", |v| each(&mut v.projector.inner, |(_, act)| *act = Act::Silu)),
+    ("projector.inner.act", |v| {
+        each(&mut v.projector.inner, |(_, a)| {
+            *a = if *a == Act::Silu { Act::Gelu } else { Act::Silu }
+        })
+    }),
     ("deepstack", |v| v.deepstack = None),
     ("deepstack.layers", |v| each(&mut v.deepstack, |d| d.layers.reverse())),
     ("deepstack.layers.other", |v| each(&mut v.deepstack, |d| d.layers[0] += 1)),
@@ -189,13 +235,22 @@ const CHANGES: &[(&str, Change)] = &[
         }
     }),
     ("blocks", |v| v.blocks = !v.blocks),
+    ("most_rows", |v| v.most_rows = v.most_rows.map(|_| 1)),
+    ("full_causal", |v| v.full_causal = false),
+    ("tower.v_norm", |v| attention(v, |a| a.v_norm = None)),
+    ("tower.norm_out", |v| v.tower.branches_mut().for_each(|b| b.norm_out = None)),
+    ("script.canvas", |v| {
+        if let Script::Canvas(most) = &mut v.script {
+            *most = if most.is_some() { None } else { Some(1) }
+        }
+    }),
 ];
 
 /// Takes every struct apart whole, so that a field that is added does not compile until it has its
 /// row above, or its reason here.
 #[allow(dead_code)]
 fn every_field_has_a_row(vision: VisionSpec) {
-    // `arch`, `image_token` and `script` are words; `side` refuses images of other sizes, `skipped` says which
+    // `arch`, `image_token` and most scripts are words; `side` refuses images of other sizes, `skipped` says which
     // tensors may be left.
     let VisionSpec {
         arch: _,
@@ -203,21 +258,34 @@ fn every_field_has_a_row(vision: VisionSpec) {
         patch,
         positions,
         class_token: _,
+        origin: _,
         skipped: _,
         merge: _,
         window: _,
         side: _,
+        most_rows: _,
         projector,
         deepstack,
         out: _,
         axes: _,
         blocks: _,
+        full_causal: _,
         image_token: _,
         script: _,
     } = vision;
-    let Patch { channels: _, frames: _, size: _ } = patch;
-    if let Some(Learned { side: _, stretch: _ }) = positions {}
-    let Projector { gather: _, norm: _, merging: _, inner: _ } = projector;
+    let Patch { channels: _, frames: _, size: _, pixels: _ } = patch;
+    if let Some(Learned { side: _, stretch: _, behind_norm: _ }) = positions {}
+    let Projector {
+        gather: _,
+        scale: _,
+        standard: _,
+        norm: _,
+        merging: _,
+        between: _,
+        inner: _,
+        gated: _,
+        second: _,
+    } = projector;
     if let Some(Deepstack { layers: _, projector: _ }) = deepstack {}
 }
 
@@ -236,6 +304,7 @@ fn flip_at(at: &mut NormAt) {
     *at = match at {
         NormAt::Patch => NormAt::Merged,
         NormAt::Merged => NormAt::Patch,
+        NormAt::MergedUnit => NormAt::Merged,
     };
 }
 
@@ -252,11 +321,16 @@ fn attention(v: &mut VisionSpec, change: impl Fn(&mut Attention)) {
     v.tower.attention_mut().for_each(|(_, a)| change(a));
 }
 
+/// Whether an encoder does not take an image.
+fn refused(vision: &VisionSpec, image: &Image) -> bool {
+    image.tiles.iter().any(|tile| vision.place(tile.rows).is_err())
+}
+
 /// Why a change went unnoticed, if it did.
 fn unnoticed(sight: &Sight, model: &OpenModel, changed: &VisionSpec) -> Option<String> {
     let device = ReferenceDevice::new(16);
     let tower = lower_vision(changed, &model.checkpoint).ok()?;
-    if !tower.unused.is_empty() || sight.images.iter().any(|g| changed.place(*g).is_err()) {
+    if !tower.unused.is_empty() || sight.images.iter().any(|i| refused(changed, i)) {
         return None;
     }
     let rows = match sight.encode(changed, &tower.program, &device, model) {

@@ -10,7 +10,7 @@ among its tokens, and what comes next greedily.
 Weights and patches are integer hashes of their names (../README.md). Patches stand square after square
 of those that become one row, as processors of Qwen give them; every tower gets the same numbers. A
 folder has config.json (as hubs have it), config.v5.json (as transformers 5 writes it), tensors.json, golden.json (`ids`, `images`: rows and columns
-of patches, `image_token`, `greedy`), rows.f32 [rows of all images, columns] and logits.f32 [ids, vocabulary]; with
+of patches, `canvases`: of images that are cut, rows and columns of tiles, height and width, `image_token`, `greedy`), rows.f32 [rows of all images, columns] and logits.f32 [ids, vocabulary]; with
 --mmproj, mmproj.json and twin.json: the encoder and the language model in GGUF files, without their numbers
 (../twins.py). They are laid out here as llama.cpp's converter would; it did not make them.
 """
@@ -287,6 +287,270 @@ def llava():
     return c, rows + t.rows, [(4, 4), (4, 4)]
 
 
+def llava_next():
+    c, rows, _ = llava()
+    c |= {"architectures": ["LlavaNextForConditionalGeneration"], "model_type": "llava_next",
+          "image_grid_pinpoints": [[16, 32], [32, 16]], "image_seq_length": 16}
+    t = Tensors()
+    t.add("image_newline", [64], 1.6)
+    # (Bars above and below, then at both sides.)
+    return c, rows + t.rows, [canvas((4, 4), (1, 2), (14, 40)), canvas((4, 4), (2, 1), (40, 26))]
+
+
+def llava_onevision():
+    inner = inner_llama("qwen2")
+    c = {"architectures": ["LlavaOnevisionForConditionalGeneration"],
+         "model_type": "llava_onevision", "torch_dtype": "float32", "image_token_index": 155,
+         "video_token_index": 156, "projector_hidden_act": "gelu", "tie_word_embeddings": False,
+         "text_config": inner, "vision_feature_layer": -1, "vision_feature_select_strategy": "full",
+         "vision_aspect_ratio": "anyres_max_1", "image_grid_pinpoints": [[16, 32], [32, 16]],
+         "vision_config": {"hidden_size": 40, "image_size": 16, "intermediate_size": 72,
+                           "model_type": "siglip_vision_model", "num_attention_heads": 2,
+                           "num_hidden_layers": 3, "patch_size": 4, "vision_use_head": False}}
+    del inner["attention_bias"]
+    rows = decoder(inner, llama_layer(inner, "qkv"))
+    for row in rows:
+        row["name"] = "language_model." + row["name"]
+    t = Tensors()
+    siglip(t, "vision_tower.vision_model", 40, 72, 3, 16)
+    t.linear("multi_modal_projector.linear_1", 64, 40, 1.6, True)
+    t.linear("multi_modal_projector.linear_2", 64, 64, 2.0, True)
+    t.add("image_newline", [64], 1.6)
+    # (An image that is cut, and two that are not, as where a prompt has several.)
+    whole = canvas((4, 4), (0, 0), (20, 20))
+    return c, rows + t.rows, [canvas((4, 4), (1, 2), (14, 30)), whole, whole]
+
+
+def internvl():
+    return intern("qwen2", False)
+
+
+def internvl_norms():
+    """With norms of queries and keys, and one behind the tower."""
+    return intern("qwen3", True)
+
+
+def intern(kind, norms):
+    inner = inner_llama(kind)
+    if kind == "qwen2":
+        del inner["attention_bias"]
+    c = {"architectures": ["InternVLForConditionalGeneration"], "model_type": "internvl",
+         "torch_dtype": "float32", "downsample_ratio": 0.5, "image_seq_length": 9,
+         "image_token_id": 155, "projector_hidden_act": "gelu", "text_config": inner,
+         "tie_word_embeddings": False, "vision_feature_layer": -1,
+         "vision_feature_select_strategy": "default",
+         "vision_config": {"attention_bias": not norms, "attention_dropout": 0.0,
+                           "hidden_act": "gelu", "hidden_dropout_prob": 0.0, "hidden_size": 40,
+                           "image_size": [24, 24], "initializer_range": 1e-10,
+                           "intermediate_size": 72, "layer_norm_eps": 1e-06,
+                           "layer_scale_init_value": 0.1, "model_type": "internvl_vision",
+                           "norm_type": "rms_norm" if norms else "layer_norm",
+                           "num_attention_heads": 2, "num_channels": 3, "num_hidden_layers": 2,
+                           "patch_size": [4, 4], "projection_dropout": 0.0,
+                           "use_absolute_position_embeddings": True, "use_mask_token": False,
+                           "use_mean_pooling": not norms, "use_qk_norm": norms}}
+    qkv = "" if norms else "qkv"
+    rows = decoder(inner, llama_layer(inner, qkv, qk=16 if norms else None))
+    for row in rows:
+        row["name"] = "language_model." + row["name"]
+    t, v = Tensors(), "vision_tower"
+    t.add(f"{v}.embeddings.cls_token", [1, 1, 40], 1.6)
+    t.add(f"{v}.embeddings.position_embeddings", [1, 37, 40], 1.6)
+    t.add(f"{v}.embeddings.patch_embeddings.projection.weight", [40, 3, 4, 4], 0.5)
+    t.bias(f"{v}.embeddings.patch_embeddings.projection.bias", 40)
+    for i in range(2):
+        p = f"{v}.encoder.layer.{i}"
+        for name, gain in (("q_proj", 1.7), ("k_proj", 1.7), ("v_proj", 1.2)):
+            t.linear(f"{p}.attention.{name}", 40, 40, gain, not norms)
+        t.linear(f"{p}.attention.projection_layer", 40, 40, 1.5, True)
+        if norms:
+            t.qk_norm(f"{p}.attention", 40, 40)
+        for name in ("layernorm_before", "layernorm_after"):
+            t.norm(f"{p}.{name}", 40, bias=not norms)
+        for name in ("lambda_1", "lambda_2"):
+            t.add(f"{p}.{name}", [40], 0.8, 0.7)
+        t.linear(f"{p}.mlp.fc1", 72, 40, 1.6, True)
+        t.linear(f"{p}.mlp.fc2", 40, 72, 2.5, True)
+    if norms:
+        t.norm(f"{v}.layernorm", 40, bias=True)
+    m = "multi_modal_projector"
+    t.norm(f"{m}.layer_norm", 160, bias=True)
+    t.linear(f"{m}.linear_1", 64, 160, 1.6, True)
+    t.linear(f"{m}.linear_2", 64, 64, 2.0, True)
+    return c, rows + t.rows, [(6, 6), (6, 6)]
+
+
+def glm4v():
+    inner = text("", "glm4v_text", 157, head_dim=16, partial_rotary_factor=0.5,
+                 rope_scaling={"type": "default", "mrope_section": [1, 1, 2]})
+    for key in ("architectures", "tie_word_embeddings", "attention_bias"):
+        del inner[key]
+    c = {"architectures": ["Glm4vForConditionalGeneration"], "model_type": "glm4v",
+         "image_token_id": 155, "video_token_id": 156, "image_start_token_id": 153,
+         "image_end_token_id": 154, "tie_word_embeddings": False, "text_config": inner,
+         "vision_config": {"attention_bias": False, "depth": 2, "hidden_act": "silu",
+                           "hidden_size": 32, "image_size": 20, "in_channels": 3,
+                           "initializer_range": 0.02, "intermediate_size": 88,
+                           "model_type": "glm4v", "num_heads": 2, "out_hidden_size": 64,
+                           "patch_size": 4, "rms_norm_eps": 1e-05, "spatial_merge_size": 2,
+                           "temporal_patch_size": 2}}
+
+    def layer(t, i, p):
+        t.norm(f"{p}.input_layernorm", 64)
+        t.attention(f"{p}.self_attn", inner, bias="qkv")
+        t.norm(f"{p}.post_self_attn_layernorm", 64)
+        t.norm(f"{p}.post_attention_layernorm", 64)
+        t.linear(f"{p}.mlp.gate_up_proj", 2 * 120, 64, 1.3)
+        t.linear(f"{p}.mlp.down_proj", 64, 120, 1.6)
+        t.norm(f"{p}.post_mlp_layernorm", 64)
+    rows = renamed(decoder(inner, layer), "model.language_model.", "lm_head.weight")
+    return c, rows + glm_tower(), [(6, 8), (4, 10)]
+
+
+def glm_tower():
+    t, v = Tensors(), "model.visual"
+    t.add(f"{v}.patch_embed.proj.weight", [32, 3, 2, 4, 4], 0.3)
+    t.bias(f"{v}.patch_embed.proj.bias", 32)
+    t.norm(f"{v}.post_conv_layernorm", 32)
+    t.add(f"{v}.embeddings.position_embedding.weight", [25, 32], 1.6)
+    for i in range(2):
+        block(t, f"{v}.blocks.{i}", 32, 64, ("gate_proj", "up_proj", "down_proj"), bias=False,
+              norm_bias=False)
+    t.norm(f"{v}.post_layernorm", 32)
+    t.add(f"{v}.downsample.weight", [64, 32, 2, 2], 0.3)
+    t.bias(f"{v}.downsample.bias", 64)
+    t.linear(f"{v}.merger.proj", 64, 64, 1.3)
+    t.norm(f"{v}.merger.post_projection_norm", 64, bias=True)
+    t.gated(f"{v}.merger", 64, 88)
+    return t.rows
+
+
+def glm4v_moe():
+    inner, rows = families.glm4_moe()
+    rows = [r for r in rows if "_norm" not in r["name"] or "layernorm" in r["name"]]
+    inner |= {"model_type": "glm4v_moe_text", "rope_scaling": {"mrope_section": [1, 1, 2]}}
+    c, _, images = glm4v()
+    c |= {"architectures": ["Glm4vMoeForConditionalGeneration"], "model_type": "glm4v_moe",
+          "text_config": {k: v for k, v in inner.items()
+                          if k not in ("architectures", "tie_word_embeddings", "use_qk_norm")}}
+    c["vision_config"]["model_type"] = "glm4v_moe"
+    return c, renamed(rows, "model.language_model.", "lm_head.weight") + glm_tower(), images
+
+
+def llama4():
+    inner, rows = families.llama4()
+    c = {"architectures": ["Llama4ForConditionalGeneration"], "model_type": "llama4",
+         "boi_token_index": 153, "eoi_token_index": 154, "image_token_index": 155,
+         "tie_word_embeddings": False,
+         "text_config": {k: v for k, v in inner.items()
+                         if k not in ("architectures", "tie_word_embeddings")},
+         "vision_config": {"attention_dropout": 0.0, "hidden_act": "gelu", "hidden_size": 32,
+                           "image_size": 24, "initializer_range": 0.02, "intermediate_size": 128,
+                           "model_type": "llama4_vision_model", "multi_modal_projector_bias": False,
+                           "norm_eps": 1e-05, "num_attention_heads": 2, "num_channels": 3,
+                           "num_hidden_layers": 2, "patch_size": 4, "pixel_shuffle_ratio": 0.5,
+                           "projector_dropout": 0.0, "projector_input_dim": 56,
+                           "projector_output_dim": 56, "rope_theta": 1000.0,
+                           "vision_feature_select_strategy": "default", "vision_output_dim": 56}}
+    for row in rows:
+        row["name"] = "language_model." + row["name"]
+    t, v = Tensors(), "vision_model"
+    t.add(f"{v}.patch_embedding.linear.weight", [32, 48], 0.5)
+    t.add(f"{v}.class_embedding", [32], 1.6)
+    t.add(f"{v}.positional_embedding_vlm", [37, 32], 1.6)
+    t.norm(f"{v}.layernorm_pre", 32, bias=True)
+    t.norm(f"{v}.layernorm_post", 32, bias=True)
+    for i in range(2):
+        p = f"{v}.model.layers.{i}"
+        t.norm(f"{p}.input_layernorm", 32, bias=True)
+        for name, gain in (("q_proj", 1.7), ("k_proj", 1.7), ("v_proj", 1.2), ("o_proj", 1.5)):
+            t.linear(f"{p}.self_attn.{name}", 32, 32, gain, True)
+        t.norm(f"{p}.post_attention_layernorm", 32, bias=True)
+        t.linear(f"{p}.mlp.fc1", 128, 32, 1.6, True)
+        t.linear(f"{p}.mlp.fc2", 32, 128, 2.5, True)
+    t.linear(f"{v}.vision_adapter.mlp.fc1", 56, 128, 1.6)
+    t.linear(f"{v}.vision_adapter.mlp.fc2", 56, 56, 2.0)
+    t.linear("multi_modal_projector.linear_1", 64, 56, 2.0)
+    return c, rows + t.rows, [(6, 6), (6, 6)]
+
+
+def gemma4():
+    inner, rows = families.gemma4()
+    inner |= {"use_bidirectional_attention": "vision"}
+    c = {"architectures": ["Gemma4ForConditionalGeneration"], "model_type": "gemma4",
+         "audio_config": None, "audio_token_id": 157, "boa_token_id": 158, "eoa_token_id": 159,
+         "boi_token_id": 153, "eoi_token_id": 154, "image_token_id": 155, "video_token_id": 156,
+         "initializer_range": 0.02, "tie_word_embeddings": True,
+         "text_config": {k: v for k, v in inner.items() if k != "architectures"},
+         "vision_config": {"attention_bias": False, "attention_dropout": 0.0, "head_dim": 16,
+                           "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 40,
+                           "initializer_range": 0.02, "intermediate_size": 72,
+                           "max_position_embeddings": 131072, "model_type": "gemma4_vision",
+                           "num_attention_heads": 2, "num_hidden_layers": 2,
+                           "num_key_value_heads": 1, "patch_size": 4, "pooling_kernel_size": 3,
+                           "position_embedding_size": 24, "rms_norm_eps": 1e-06,
+                           "rope_parameters": {"rope_theta": 100.0, "rope_type": "axial"},
+                           "standardize": True, "use_clipped_linears": False}}
+    rows = renamed(rows, "model.language_model.", "lm_head.weight")
+    t, v = Tensors(), "model.vision_tower"
+    t.add(f"{v}.patch_embedder.input_proj.weight", [40, 48], 0.5)
+    t.add(f"{v}.patch_embedder.position_embedding_table", [2, 24, 40], 1.6)
+    t.add(f"{v}.std_bias", [40], 3.0)
+    t.add(f"{v}.std_scale", [40], 0.5, 1.0)
+    for i in range(2):
+        p = f"{v}.encoder.layers.{i}"
+        for name in ("input", "post_attention", "pre_feedforward", "post_feedforward"):
+            t.norm(f"{p}.{name}_layernorm", 40)
+        for name, of, by in (("q", 32, 40), ("k", 16, 40), ("v", 16, 40), ("o", 40, 32)):
+            t.linear(f"{p}.self_attn.{name}_proj.linear", of, by, 1.5)
+        t.qk_norm(f"{p}.self_attn", 16, 16, 0.7)
+        t.linear(f"{p}.mlp.gate_proj.linear", 72, 40, 1.3)
+        t.linear(f"{p}.mlp.up_proj.linear", 72, 40, 1.2)
+        t.linear(f"{p}.mlp.down_proj.linear", 40, 72, 1.6)
+    t.linear("model.embed_vision.embedding_projection", 64, 40, 1.6)
+    return c, rows + t.rows, [(6, 9), (6, 6)]
+
+
+def kimi_k25():
+    import record as text_models
+    inner, rows = text_models.deepseek_v3()
+    c = {"architectures": ["Kimi_K25ForConditionalGeneration"], "model_type": "kimi_k25",
+         "image_token_id": 155, "video_token_id": 156, "vision_start_token_id": 153,
+         "vision_end_token_id": 154, "projection_hidden_size": 40,
+         "projection_layer_norm_eps": 1e-05, "tie_word_embeddings": False,
+         "text_config": {k: v for k, v in inner.items() if k != "architectures"},
+         "vision_config": {"hidden_act": "gelu_pytorch_tanh", "hidden_size": 40,
+                           "intermediate_size": 72, "merge_kernel_size": [2, 2],
+                           "model_type": "kimi_k25_vision", "num_attention_heads": 2,
+                           "num_hidden_layers": 2, "patch_size": 4, "pos_emb_height": 5,
+                           "pos_emb_time": 4, "pos_emb_width": 5,
+                           "rope_parameters": {"rope_theta": 10000.0, "rope_type": "axial"}}}
+    for row in rows:
+        row["name"] = "language_model." + row["name"]
+    t, v = Tensors(), "vision_tower"
+    t.add(f"{v}.patch_embed.proj.weight", [40, 3, 4, 4], 0.5)
+    t.bias(f"{v}.patch_embed.proj.bias", 40)
+    t.add(f"{v}.patch_embed.pos_emb.weight", [5, 5, 40], 1.6)
+    for i in range(2):
+        p = f"{v}.encoder.blocks.{i}"
+        t.norm(f"{p}.norm0", 40, bias=True)
+        t.linear(f"{p}.wqkv", 120, 40, 1.7, True)
+        t.linear(f"{p}.wo", 40, 40, 1.5, True)
+        t.norm(f"{p}.norm1", 40, bias=True)
+        t.linear(f"{p}.mlp.fc0", 72, 40, 1.6, True)
+        t.linear(f"{p}.mlp.fc1", 40, 72, 2.5, True)
+    t.norm(f"{v}.encoder.final_layernorm", 40, bias=True)
+    t.norm("mm_projector.pre_norm", 40, bias=True)
+    t.linear("mm_projector.proj.0", 160, 160, 1.6, True)
+    t.linear("mm_projector.proj.2", 64, 160, 2.0, True)
+    return c, rows + t.rows, [(6, 8), (4, 6)]
+
+
+def canvas(tile, split, size):
+    """An image of that size that is cut into tiles of so many patches, behind the whole as one."""
+    return {"tile": tile, "split": split, "size": size}
+
+
 def mistral3():
     inner = inner_llama("mistral", sliding_window=None)
     for key in ("attention_bias",):
@@ -321,7 +585,8 @@ def mistral3():
     return c, rows + t.rows, [(6, 8), (4, 6)]
 
 
-FAMILIES = (qwen2_vl, qwen2_5_vl, gemma3, qwen3_vl, qwen3_vl_moe, qwen3_5, idefics3, llava, mistral3)
+FAMILIES = (qwen2_vl, qwen2_5_vl, gemma3, qwen3_vl, qwen3_vl_moe, qwen3_5, idefics3, llava, mistral3,
+            llava_next, llava_onevision, internvl, internvl_norms, glm4v, glm4v_moe, llama4, gemma4, kimi_k25)
 
 # --------------------------------------------------------------------------------------- recording
 
@@ -331,10 +596,20 @@ def geometry(c):
     v = c["vision_config"]
     if "mm_tokens_per_image" in c:
         merge = v["image_size"] // v["patch_size"] // math.isqrt(c["mm_tokens_per_image"])
+    elif "merge_kernel_size" in v:
+        merge = v["merge_kernel_size"][0]
+    elif "downsample_ratio" in c:
+        merge = round(1 / c["downsample_ratio"])
+    elif "pooling_kernel_size" in v:
+        merge = v["pooling_kernel_size"]
+    elif "pixel_shuffle_ratio" in v:
+        merge = round(1 / v["pixel_shuffle_ratio"])
     else:
         merge = v.get("spatial_merge_size", c.get("spatial_merge_size", c.get("scale_factor", 1)))
     image = c.get("image_token_id", c.get("image_token_index"))
-    return v["patch_size"], v.get("temporal_patch_size", 1), merge, image
+    size = v["patch_size"]
+    size = size[0] if isinstance(size, list) else size
+    return size, v.get("temporal_patch_size", 1), merge, image
 
 
 def patches(name, index, grid, size, frames):
@@ -351,12 +626,42 @@ def picture(rows, grid, merge, size):
     return x.transpose(4, 0, 2, 5, 1, 3, 6).reshape(3, h * size, w * size)
 
 
-def prompt(name, c, images, merge, image):
-    text = prompt_ids("vision/" + name, 15, 150)
+def prompt(name, counts, image):
+    text = prompt_ids("vision/" + name, 5 + 5 * len(counts), 150)
     ids = text[:5]
-    for at, (h, w) in enumerate(images):
-        ids += [image] * (h // merge * (w // merge)) + text[5 + 5 * at:10 + 5 * at]
+    for at, rows in enumerate(counts):
+        ids += [image] * rows + text[5 + 5 * at:10 + 5 * at]
     return ids
+
+
+def cut(name, images, size, merge):
+    """What models with canvases want to see: the whole and the tiles of each image."""
+    import torch
+    seen, number = [], 0
+    for one in images:
+        tiles = []
+        for _ in range(1 + one["split"][0] * one["split"][1]):
+            p = patches(name, number, one["tile"], size, 1)
+            tiles.append(picture(p, one["tile"], merge, size))
+            number += 1
+        seen.append(np.stack(tiles))
+    most = max(len(tiles) for tiles in seen)
+    padded = [np.pad(t, ((0, most - len(t)),) + ((0, 0),) * 3) for t in seen]
+    return {"pixel_values": torch.from_numpy(np.stack(padded)),
+            "image_sizes": torch.tensor([one["size"] for one in images])}
+
+
+def placed(pixels, images, merge, size):
+    """What Gemma 4 wants to see: patches with their columns and rows, the numbers of a pixel side by side."""
+    import torch
+    most = max(len(p) for p in pixels)
+    values, places = np.zeros((len(images), most, 3 * size * size), np.float32), -np.ones((len(images), most, 2), int)
+    for i, (p, (h, w)) in enumerate(zip(pixels, images)):
+        values[i, :len(p)] = p.reshape(-1, 3, size * size).transpose(0, 2, 1).reshape(len(p), -1)
+        at = np.stack(np.meshgrid(np.arange(w), np.arange(h)), -1)
+        at = at.reshape(h // merge, merge, w // merge, merge, 2).transpose(0, 2, 1, 3, 4)
+        places[i, :len(p)] = at.reshape(-1, 2)
+    return {"pixel_values": torch.from_numpy(values), "image_position_ids": torch.from_numpy(places)}
 
 
 def record(family, salt):
@@ -367,7 +672,9 @@ def record(family, salt):
     c, rows, images = family()
     name = family.__name__
     size, frames, merge, image = geometry(c)
-    pixels = [patches(name, i, grid, size, frames) for i, grid in enumerate(images)]
+    canvases = [[*one["split"], *one["size"]] for one in images if isinstance(one, dict)]
+    if not canvases:
+        pixels = [patches(name, i, grid, size, frames) for i, grid in enumerate(images)]
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)
         state = {r["name"]: torch.from_numpy(values_of(r, salt).copy()) for r in rows}
@@ -378,7 +685,20 @@ def record(family, salt):
     for key, found in info.items():
         assert not found, f"{key}: {found}"
     model = model.float().eval()
-    if frames == 1:
+    if canvases:
+        seen = cut(name, images, size, merge)
+        images = [one["tile"] for one in images]
+        if name == "llava_onevision":
+            seen["batch_num_images"] = torch.tensor([1, 2])
+    elif name == "gemma4":
+        seen = placed(pixels, images, merge, size)
+    elif name == "kimi_k25":
+        whole = [picture(p, g, merge, size) for p, g in zip(pixels, images)]
+        raster = [x.reshape(3, h, size, w, size).transpose(1, 3, 0, 2, 4).reshape(-1, 3, size, size)
+                  for x, (h, w) in zip(whole, images)]
+        seen = {"pixel_values": torch.from_numpy(np.concatenate(raster)),
+                "image_grid_thw": torch.tensor([[1, h, w] for h, w in images])}
+    elif frames == 1:
         whole = [picture(p, g, merge, size) for p, g in zip(pixels, images)]
         height, width = (max(p.shape[axis] for p in whole) for axis in (1, 2))
         padded = [np.pad(p, ((0, 0), (0, height - p.shape[1]), (0, width - p.shape[2])))
@@ -391,15 +711,24 @@ def record(family, salt):
     else:
         seen = {"pixel_values": torch.from_numpy(np.concatenate(pixels)),
                 "image_grid_thw": torch.tensor([[1, h, w] for h, w in images])}
-    ids = prompt(name, c, images, merge, image)
+    parts = rows_of(model, name, seen)
+    taken = np.concatenate(parts)
+    counts = [len(p) for p in parts]
+    if len(parts) != len(images):
+        counts = [h // merge * (w // merge) for h, w in images]
+    assert sum(counts) == len(taken), (counts, taken.shape)
+    ids = prompt(name, counts, image)
 
     def run(sequence):
         tokens = torch.tensor([sequence])
+        if name == "llama4":  # (Its own forward asks the language model for what that does not have.)
+            table = model.language_model.model.embed_tokens.weight[tokens[0]].clone()
+            table[tokens[0] == image] = torch.from_numpy(taken)
+            return model.language_model(inputs_embeds=table[None], use_cache=False).logits[0].numpy()
         kinds = (tokens == image).long()
         return model(input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False,
                      **seen, **{key: kinds for key in KINDS.get(name, [])}).logits[0].numpy()
 
-    taken = rows_of(model, name, seen)
     logits = run(ids)
     sequence, least = list(ids), math.inf
     for _ in range(STEPS):
@@ -420,6 +749,8 @@ def record(family, salt):
         + ",\n".join(json.dumps(r) for r in rows) + "\n]}\n")
     golden = {"ids": ids, "greedy": greedy, "images": images, "image_token": image, "meta": {"greedy_margin": least,
               "transformers": transformers.__version__}}
+    if canvases:
+        golden["canvases"] = canvases
     (target / "golden.json").write_text(json.dumps(golden) + "\n")
     taken.astype("<f4").tofile(target / "rows.f32")
     logits.astype("<f4").tofile(target / "logits.f32")
@@ -430,16 +761,21 @@ def record(family, salt):
 # What the models want to know of each token beside its id.
 KINDS = {"qwen2_vl": ["mm_token_type_ids"], "qwen2_5_vl": ["mm_token_type_ids"],
          "qwen3_vl": ["mm_token_type_ids"], "qwen3_5": ["mm_token_type_ids"],
-         "qwen3_vl_moe": ["mm_token_type_ids"], "gemma3": ["token_type_ids"]}
+         "qwen3_vl_moe": ["mm_token_type_ids"], "glm4v": ["mm_token_type_ids"],
+         "glm4v_moe": ["mm_token_type_ids"], "gemma3": ["token_type_ids"],
+         "gemma4": ["mm_token_type_ids"]}
 
 
 def rows_of(model, name, seen):
     """What stands in the place of the images' tokens, columns of later layers behind the first."""
-    if "image_grid_thw" not in seen:
+    if name == "llama4":
+        out = model.get_image_features(**seen).last_hidden_state
+        return [p.numpy() for p in model.multi_modal_projector(out)]
+    if "image_grid_thw" not in seen or name == "kimi_k25":
         out = model.model.get_image_features(**seen)
         out = getattr(out, "pooler_output", out)
         parts = out if isinstance(out, (list, tuple)) else [out]
-        return np.concatenate([p.reshape(-1, p.shape[-1]).numpy() for p in parts])
+        return [p.reshape(-1, p.shape[-1]).numpy() for p in parts]
     found = model.model.visual(seen["pixel_values"], grid_thw=seen["image_grid_thw"])
     if hasattr(found, "pooler_output"):
         deep = getattr(found, "deepstack_features", None) or []
@@ -448,7 +784,7 @@ def rows_of(model, name, seen):
         parts = [found[0], *found[1]]
     else:
         parts = [found]
-    return np.concatenate([p.numpy() for p in parts], axis=1)
+    return [np.concatenate([p.numpy() for p in parts], axis=1)]
 
 
 def write_v5(name):
@@ -467,6 +803,21 @@ def write_v5(name):
 # How the encoders' files of llama.cpp call tensors; `{l}` is the layer. (conversion/qwenvl.py,
 # qwen3vl.py, gemma.py and smolvlm.py there say which, and what becomes of each.)
 NAMES = [
+    (r"embeddings\.patch_embeddings\.projection", "v.patch_embd"),
+    (r"embeddings\.cls_token", "v.class_embd"),
+    (r"embeddings\.position_embeddings", "v.position_embd.weight"),
+    (r"encoder\.layer\.(\d+)\.attention\.([qkv])_proj", r"v.blk.\1.attn_\2"),
+    (r"encoder\.layer\.(\d+)\.attention\.([qk])_norm", r"v.blk.\1.attn_\2_norm"),
+    (r"encoder\.layer\.(\d+)\.attention\.projection_layer", r"v.blk.\1.attn_out"),
+    (r"encoder\.layer\.(\d+)\.layernorm_before", r"v.blk.\1.ln1"),
+    (r"encoder\.layer\.(\d+)\.layernorm_after", r"v.blk.\1.ln2"),
+    (r"encoder\.layer\.(\d+)\.lambda_(\d)", r"v.blk.\1.ls\2.weight"),
+    (r"encoder\.layer\.(\d+)\.mlp\.fc1", r"v.blk.\1.ffn_up"),
+    (r"encoder\.layer\.(\d+)\.mlp\.fc2", r"v.blk.\1.ffn_down"),
+    (r"layernorm", "v.post_ln"),
+    (r"layer_norm", "mm.model.mlp.0"),
+    (r"linear_1", "mm.model.mlp.1"),
+    (r"linear_2", "mm.model.mlp.3"),
     (r"patch_embed\.proj|embeddings\.patch_embedding", "v.patch_embd"),
     (r"pos_embed|embeddings\.position_embedding", "v.position_embd"),
     (r"blocks\.(\d+)\.norm(\d)", r"v.blk.\1.ln\2"),
@@ -486,10 +837,11 @@ NAMES = [
     (r"modality_projection\.proj", "mm.model.fc"),
     (r"deepstack_merger_list\.(\d+)\.(?:linear_)?(norm|fc1|fc2)", r"v.deepstack.\1.\2"),
 ]
-PREFIXES = ("visual.", "model.visual.", "vision_tower.vision_model.", "multi_modal_projector.",
+PREFIXES = ("visual.", "model.visual.", "vision_tower.vision_model.", "vision_tower.", "multi_modal_projector.",
             "model.vision_model.", "model.connector.")
 PROJECTORS = {"qwen2_vl": "qwen2vl_merger", "qwen2_5_vl": "qwen2.5vl_merger",
-              "qwen3_vl": "qwen3vl_merger", "gemma3": "gemma3", "idefics3": "idefics3"}
+              "qwen3_vl": "qwen3vl_merger", "gemma3": "gemma3", "idefics3": "idefics3",
+              "internvl": "internvl", "internvl_norms": "internvl"}
 
 
 def encoder_name(name, deep):
@@ -536,6 +888,9 @@ def write_mmproj(name):
             numbers["projector.scale_factor"] = 2
         if name == "idefics3":
             numbers["projector.scale_factor"] = c["scale_factor"]
+        if name.startswith("internvl"):
+            numbers["projector.scale_factor"] = round(1 / c["downsample_ratio"])
+            numbers |= {"patch_size": v["patch_size"][0], "image_size": side[0]}
         if name == "qwen2_5_vl":
             numbers |= {"n_wa_pattern": v["fullatt_block_indexes"][0] + 1,
                         "window_size": v["window_size"]}
@@ -560,6 +915,8 @@ def write_mmproj(name):
             elif ".attn_qkv." in new and not name.startswith("qwen3"):
                 for part, third in zip("qkv", np.split(data, 3)):
                     w.add_tensor(new.replace("attn_qkv", f"attn_{part}"), third.copy())
+            elif new in ("v.class_embd", "v.position_embd.weight"):
+                w.add_tensor(new, data.reshape(-1, data.shape[-1]).squeeze())
             else:
                 # (Norms around one are stored as they count.)
                 w.add_tensor(new, data + np.float32(1) if "soft_emb_norm" in new else data)

@@ -4,12 +4,12 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use tokenmill_backend::Device;
+use tokenmill_backend::{Device, DeviceError, stored};
 use tokenmill_files::OpenModel;
 use tokenmill_ir::{Container, Limits, Meta, MetaValue, Program};
 use tokenmill_kvlog::KeyParts;
 use tokenmill_models::vision::{Grid, VisionSpec, vision_of, vision_of_mmproj};
-use tokenmill_models::{ModelError, ModelSpec, lower, lower_vision};
+use tokenmill_models::{ModelError, ModelSpec, lower, lower_vision, newline_of};
 
 use super::encoder::Encoder;
 use super::identity::add_samples;
@@ -35,6 +35,8 @@ pub struct Sight {
     pub vision: VisionSpec,
     /// `preprocessor_config.json`, where there is one.
     pub preprocessor: Option<String>,
+    /// The learned row behind lines of an image's rows, where the model has one.
+    pub newline: Vec<f32>,
     /// The encoder's file, where it is not in the model's.
     pub mmproj: Option<PathBuf>,
 }
@@ -144,6 +146,12 @@ fn lowered(
         let (count, first) = (encoder.unused.len(), first.chars().take(200).collect());
         return Err(ModelError::UnusedTensors { count, first }.into());
     }
+    let newline = match newline_of(&vision, checkpoint)? {
+        Some(spec) => {
+            stored::vector(&spec, own.as_ref().unwrap_or(files)).map_err(DeviceError::from)?
+        }
+        None => Vec::new(),
+    };
     let (limits, memory) = bounds(&vision, &encoder.program, device, options)?;
     let preprocessor = match &own {
         Some(own) => preprocessor_of(&own.checkpoint.meta),
@@ -160,7 +168,7 @@ fn lowered(
         (true, None) => limits.outputs,
         (false, _) => 0,
     };
-    let (sight, encoder) = (Sight { vision, preprocessor, mmproj }, encoder.program);
+    let (sight, encoder) = (Sight { vision, preprocessor, newline, mmproj }, encoder.program);
     let (spec, files) = (text, own);
     Ok(Some(Seeing {
         spec,
@@ -195,6 +203,7 @@ fn preprocessor_of(meta: &Meta) -> Option<String> {
         "qwen2vl_merger" | "qwen2.5vl_merger" | "qwen3vl_merger" => "Qwen2VLImageProcessor",
         "gemma3" => "Gemma3ImageProcessor",
         "idefics3" => "Idefics3ImageProcessor",
+        "internvl" => "GotOcr2ImageProcessor",
         _ => return None,
     };
     let list = |key: &str| -> Option<Vec<f64>> {
@@ -202,9 +211,15 @@ fn preprocessor_of(meta: &Meta) -> Option<String> {
         values.iter().map(MetaValue::as_f64).collect()
     };
     let side = meta.opt_u32("clip.vision.image_size").ok().flatten();
-    let size = side.filter(|_| class == "Gemma3ImageProcessor");
+    let square = ["Gemma3ImageProcessor", "GotOcr2ImageProcessor"];
+    let size = side.filter(|_| square.contains(&class));
+    let whole = |key: &str| meta.opt_u32(key).ok().flatten();
+    let owner = (class == "GotOcr2ImageProcessor").then_some("InternVLProcessor");
     let written = serde_json::json!({
         "image_processor_type": class,
+        "processor_class": owner,
+        "min_patches": whole("clip.vision.preproc_min_tiles"),
+        "max_patches": whole("clip.vision.preproc_max_tiles"),
         "image_mean": list("clip.vision.image_mean"),
         "image_std": list("clip.vision.image_std"),
         "patch_size": meta.opt_u32("clip.vision.patch_size").ok().flatten(),
@@ -225,7 +240,7 @@ fn bounds(
     device: &dyn Device,
     options: &LoadOptions,
 ) -> Result<(Limits, Memory), LoadFailure> {
-    let class = u32::from(vision.class_token);
+    let class = u32::from(vision.class_token.is_there());
     let of_side = vision.side.map(|side| IMAGES * (side * side + class));
     let run = vision.merge * vision.merge;
     let limits = |tokens: u32| Limits {

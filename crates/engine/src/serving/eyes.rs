@@ -8,7 +8,7 @@ use tokenmill_models::vision::VisionSpec;
 use tokenmill_sched::Inputs;
 
 use crate::handle::Engine;
-use crate::pictures::{Encode, PictureError, Tile};
+use crate::pictures::{Encode, PictureError, Tile, Tiles};
 use crate::sight::Sight;
 
 /// How a model sees pictures.
@@ -84,17 +84,19 @@ impl Eyes {
             let not_seen = |error| EyesError::Picture { index, error };
             let picture = picture(index).map_err(not_seen)?;
             let layout = self.processor.layout(picture.width(), picture.height(), alone);
-            tokens = tokens.saturating_add(layout.map_err(not_seen)?.merged());
+            let layout = layout.map_err(not_seen)?;
+            let shapes = layout.tiles.iter().map(|tile| (tile.grid, tile.part));
+            tokens = tokens.saturating_add(self.sight.rows(shapes, layout.size)?);
             if tokens > context as usize {
                 return Err(EyesError::Context { tokens, context });
             }
-            images.push(self.tiles(picture, alone).map_err(not_seen)?);
+            images.push(self.seen(picture, alone).map_err(not_seen)?);
         }
         Ok(self.sight.prompt(engine, rendered, images, encode, account)?)
     }
 
     /// A picture as its encoder takes it.
-    fn tiles(&self, picture: Picture, alone: bool) -> Result<Vec<Tile>, MediaError> {
+    fn seen(&self, picture: Picture, alone: bool) -> Result<Tiles, MediaError> {
         let found = self.processor.patches(picture, alone)?;
         let mut numbers = found.data.into_iter();
         let tile = |tile: &tokenmill_media::Tile| Tile {
@@ -102,7 +104,7 @@ impl Eyes {
             part: tile.part,
             patches: numbers.by_ref().take(tile.patches() * found.columns).collect(),
         };
-        Ok(found.layout.tiles.iter().map(tile).collect())
+        Ok(Tiles { size: found.layout.size, tiles: found.layout.tiles.iter().map(tile).collect() })
     }
 }
 
@@ -128,6 +130,9 @@ fn usual(vision: &VisionSpec) -> Value {
     let half = json!([0.5, 0.5, 0.5]);
     match vision.arch {
         "qwen2_vl" | "qwen2_5_vl" => json!({ "image_processor_type": "Qwen2VLImageProcessor" }),
+        "gemma4" => json!({ "image_processor_type": "Gemma4ImageProcessor" }),
+        "kimi_k25" => json!({ "image_processor_type": "Kimi_K25ImageProcessor" }),
+        "glm4v" => json!({ "image_processor_type": "Glm4vImageProcessor" }),
         "qwen3_vl" => json!({
             "image_processor_type": "Qwen2VLImageProcessor", "image_mean": half, "image_std": half,
             "min_pixels": 65_536, "max_pixels": 16_777_216,
@@ -141,6 +146,17 @@ fn usual(vision: &VisionSpec) -> Value {
             "image_processor_type": "CLIPImageProcessor",
             "size": { "shortest_edge": side }, "crop_size": square,
         }),
+        "llava_next" => {
+            json!({ "image_processor_type": "LlavaNextImageProcessor", "size": square })
+        }
+        "llava_onevision" => json!({
+            "image_processor_type": "LlavaOnevisionImageProcessor", "size": square,
+        }),
+        "internvl" => json!({
+            "image_processor_type": "GotOcr2ImageProcessor", "processor_class": "InternVLProcessor",
+            "size": square, "image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225],
+        }),
+        "llama4" => json!({ "image_processor_type": "Llama4ImageProcessor", "size": square }),
         "mistral3" => json!({
             "image_processor_type": "PixtralImageProcessor", "size": { "longest_edge": 1540 },
         }),

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use thiserror::Error;
-use tokenmill_ir::TokenId;
+use tokenmill_ir::sampling::splitmix;
+use tokenmill_ir::{FIRST_MEDIA, TokenId};
 use tokenmill_models::ModelError;
 use tokenmill_models::spec::Axes;
 use tokenmill_models::vision::{self, Grid, Part, Piece, Positions};
@@ -22,6 +23,15 @@ pub struct Tile {
     pub part: Option<[u32; 2]>,
     /// Patch after patch, those of a square that becomes one row together.
     pub patches: Vec<f32>,
+}
+
+/// An image, as a processor cuts it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tiles {
+    /// Height and width of the image, pixels.
+    pub size: [u32; 2],
+    /// Its tiles, in order.
+    pub tiles: Vec<Tile>,
 }
 
 /// Why images cannot be put into a prompt.
@@ -65,7 +75,7 @@ impl Sight {
         &self,
         engine: &Engine,
         rendered: &[TokenId],
-        images: Vec<Vec<Tile>>,
+        images: Vec<Tiles>,
         encode: Encode<'_>,
         account: u64,
     ) -> Result<(Vec<TokenId>, Inputs), PictureError> {
@@ -75,8 +85,9 @@ impl Sight {
             return Err(PictureError::Count { written: places, given: images.len() });
         }
         let (mut shapes, mut patches) = (Vec::new(), Vec::new());
-        for tiles in images {
-            shapes.push(self.shapes(&tiles)?);
+        for Tiles { size, tiles } in images {
+            let of = tiles.iter().map(|tile| (tile.grid, tile.part));
+            shapes.push((self.shapes(of)?, size));
             for tile in tiles {
                 patches.push(self.patches(&tile)?);
             }
@@ -86,9 +97,9 @@ impl Sight {
         let mut prompt = Draft::default();
         for &token in rendered {
             match shapes.as_slice().first().filter(|_| token == written) {
-                Some(tiles) => {
+                Some((tiles, size)) => {
                     let rows: Vec<_> = rows.by_ref().take(tiles.len()).collect();
-                    self.image(&mut prompt, tiles, &rows, encode)?;
+                    self.image(&mut prompt, (tiles, *size), &rows, encode)?;
                     shapes.next();
                 }
                 None => prompt.text(&[token]),
@@ -106,12 +117,27 @@ impl Sight {
         }
     }
 
-    fn shapes(&self, tiles: &[Tile]) -> Result<Vec<vision::Tile>, PictureError> {
-        let shape = |tile: &Tile| {
-            let [rows, cols] = tile.grid;
-            Ok(vision::Tile { rows: self.vision.merged(Grid { rows, cols })?, part: tile.part })
+    /// How many rows an image becomes that has these tiles (grid, place among the parts), and that size.
+    ///
+    /// # Errors
+    /// [`PictureError::Shape`].
+    pub(crate) fn rows(
+        &self,
+        tiles: impl Iterator<Item = ([u32; 2], Option<[u32; 2]>)>,
+        size: [u32; 2],
+    ) -> Result<usize, PictureError> {
+        let pieces = self.vision.script.pieces(&self.shapes(tiles)?, size);
+        Ok(pieces.iter().map(|piece| piece.rows() as usize).sum())
+    }
+
+    fn shapes(
+        &self,
+        tiles: impl Iterator<Item = ([u32; 2], Option<[u32; 2]>)>,
+    ) -> Result<Vec<vision::Tile>, PictureError> {
+        let shape = |([rows, cols], part)| {
+            Ok(vision::Tile { rows: self.vision.merged(Grid { rows, cols })?, part })
         };
-        tiles.iter().map(shape).collect()
+        tiles.map(shape).collect()
     }
 
     fn patches(&self, tile: &Tile) -> Result<Patches, PictureError> {
@@ -126,31 +152,79 @@ impl Sight {
     fn image(
         &self,
         prompt: &mut Draft,
-        tiles: &[vision::Tile],
+        (tiles, size): (&[vision::Tile], [u32; 2]),
         rows: &[Arc<Embeddings>],
         encode: Encode<'_>,
     ) -> Result<(), PictureError> {
-        let mut taken = vec![0; tiles.len()];
-        for piece in self.vision.script.pieces(tiles) {
+        let mut woven = Woven { newline: &self.newline, tiles: rows, pieces: Vec::new() };
+        for piece in self.vision.script.pieces(tiles, size) {
             match piece {
-                Piece::Text(text) => prompt.text(&encode(&text).map_err(PictureError::Text)?),
-                Piece::Rows { tile, count } => {
-                    let (from, count) = (taken[tile], count as usize);
-                    taken[tile] += count;
-                    let whole = count == rows[tile].len();
-                    prompt.rows(match whole {
-                        true => Arc::clone(&rows[tile]),
-                        false => Arc::new(rows[tile].part(from..from + count)),
-                    });
-                    prompt.parts.push(match whole {
-                        true => Part::Image(tiles[tile].rows),
-                        false => Part::Text(count as u32),
-                    });
+                Piece::Text(text) => {
+                    woven.put(prompt);
+                    prompt.text(&encode(&text).map_err(PictureError::Text)?);
                 }
+                Piece::Rows { tile, count, .. } if count as usize == rows[tile].len() => {
+                    woven.put(prompt);
+                    prompt.rows(Arc::clone(&rows[tile]));
+                    prompt.parts.push(Part::Image(tiles[tile].rows));
+                }
+                other => woven.pieces.push(other),
             }
         }
+        woven.put(prompt);
         Ok(())
     }
+}
+
+/// Rows put together of those of tiles.
+struct Woven<'a> {
+    newline: &'a [f32],
+    tiles: &'a [Arc<Embeddings>],
+    /// Those that follow each other.
+    pieces: Vec<Piece>,
+}
+
+impl Woven<'_> {
+    /// Puts them into a prompt.
+    fn put(&mut self, prompt: &mut Draft) {
+        let (pieces, Some(one)) = (std::mem::take(&mut self.pieces), self.tiles.first()) else {
+            return;
+        };
+        if pieces.is_empty() {
+            return;
+        }
+        let tiles: Vec<&[f32]> = self.tiles.iter().map(|tile| &*tile.data).collect();
+        let (mut data, mut ids) = (Vec::new(), Vec::new());
+        let newline = Embeddings::new(one.cols, self.newline.to_vec(), hash(self.newline));
+        for piece in &pieces {
+            piece.add(&tiles, self.newline, one.cols as usize, &mut data);
+            match piece {
+                Piece::Text(_) => {}
+                Piece::Rows { tile, first, count } => {
+                    ids.extend_from_slice(
+                        &self.tiles[*tile].ids[*first as usize..][..*count as usize],
+                    );
+                }
+                Piece::Newline => ids.extend_from_slice(&newline.ids),
+                Piece::Mixed(taps) => ids.push(taps.iter().fold(FIRST_MEDIA, |id, tap| {
+                    let own = self.tiles[tap.tile].ids[tap.row as usize];
+                    let mixed = splitmix(u64::from(own) << 32 | u64::from(tap.weight.to_bits()));
+                    FIRST_MEDIA | (splitmix(mixed ^ u64::from(id)) >> 33) as TokenId
+                })),
+            }
+        }
+        prompt.parts.push(Part::Text(ids.len() as u32));
+        prompt.rows(Arc::new(Embeddings { cols: one.cols, data, ids }));
+    }
+}
+
+/// A hash of numbers.
+fn hash(numbers: &[f32]) -> u128 {
+    let mut hash = blake3::Hasher::new();
+    numbers.iter().for_each(|x| drop(hash.update(&x.to_le_bytes())));
+    let mut key = [0; 16];
+    hash.finalize_xof().fill(&mut key);
+    u128::from_le_bytes(key)
 }
 
 /// A prompt being put together.

@@ -1,6 +1,7 @@
 """Records what the original processors make of images, and what Pillow decodes of small files.
 
     python record.py            (transformers 5, torch, torchvision, numpy, pillow before 13)
+    python record.py Llama4     (only processors whose name has that; others stay as they are)
 
 Pillow 13 resizes some shapes along columns first, where all before it, with which models were trained,
 began with rows.
@@ -15,6 +16,7 @@ import hashlib
 import io
 import json
 import pathlib
+import sys
 
 import numpy as np
 import torchvision
@@ -80,7 +82,26 @@ def run(case, width, height, alone=True):
     image = picture(width, height)
     images = [image] if alone else [[image, image]]
     out = processor(images, return_tensors="np" if pillow else "pt", **extra)
-    if "Qwen" in name:
+    if "Gemma4" in name:
+        count = int(np.asarray(out["num_soft_tokens_per_image"])[0]) * merge * merge
+        at = np.asarray(out["image_position_ids"])[0][:count]
+        across, down = (int(n) + 1 for n in at.max(axis=0))
+        tile = np.asarray(out["pixel_values"])[0][:count].reshape(down, across, patch, patch, 3)
+        tile = tile.transpose(4, 0, 2, 1, 3).reshape(3, down * patch, across * patch)
+        data, grid = rows(tile, patch, merge)
+        return told(case, width, height, alone, data, [grid], [0, 0])
+    if "Llama4" in name:
+        made = [rows(tile.float(), patch, merge) for tile in out["pixel_values"]]
+        split = [int(n) for n in out["aspect_ratios"][0]]
+        split = split if split != [1, 1] else [0, 0]
+        return told(case, width, height, alone, np.concatenate([m[0] for m in made]), [m[1] for m in made], split)
+    if "Kimi" in name:
+        _, down, across = (int(n) for n in np.asarray(out["image_grid_thw"])[0])
+        tile = np.asarray(out["pixel_values"]).reshape(down, across, 3, patch, patch)
+        tile = tile.transpose(2, 0, 3, 1, 4).reshape(3, down * patch, across * patch)
+        data, grid = rows(tile, patch, merge)
+        return told(case, width, height, alone, data, [grid], [0, 0])
+    if "Qwen" in name or "Glm4v" in name:
         grid = [int(v) for v in np.asarray(out["image_grid_thw"])[0]]
         return told(case, width, height, alone, np.asarray(out["pixel_values"]), [grid[1:]], [0, 0])
     values = np.asarray(out["pixel_values"])
@@ -126,10 +147,19 @@ def cases():
     yield "PixtralImageProcessor", {"size": {"longest_edge": 112}}, (14, 2), "both"
     ocr = {"size": square, "min_patches": 1, "max_patches": 6, "crop_to_patches": True}
     yield "GotOcr2ImageProcessor", ocr, (14, 2), "both"
+    film = {**qwen, "size": {"shortest_edge": 12544, "longest_edge": 100352}}
+    yield "Glm4vImageProcessor", film, (14, 2), "torchvision"
+    yield "Gemma4ImageProcessor", {"patch_size": 4, "max_soft_tokens": 70, "pooling_kernel_size": 3}, (4, 3), "torchvision"
+    kimi = {"patch_size": 14, "merge_size": 2, "max_patches": 128, "size": {"max_height": 16, "max_width": 16}}
+    yield "Kimi_K25ImageProcessor", kimi, (14, 2), "torchvision"
+    yield "Llama4ImageProcessor", {"size": square, "max_patches": 6}, (14, 2), "torchvision"
+    yield "Llama4ImageProcessor", {"size": square, "max_patches": 6, "resize_to_max_canvas": True}, (14, 2), "torchvision"
 
 
-def processors():
+def processors(only):
     for name, config, tower, backends in cases():
+        if not any(part in name for part in only or [name]):
+            continue
         for backend in ("pillow", "torchvision") if backends == "both" else (backends,):
             own = {"image_processor_type": name, **config}
             if backend == "pillow" and config.get("resample", 3) != 1:
@@ -219,8 +249,12 @@ def write(name, value):
     (HERE / name).write_text(text + "}\n")
 
 
+only = sys.argv[1:]
+kept = json.loads((HERE / "processors.json").read_text())["cases"] if only else []
+kept = [case for case in kept if not any(part in case["config"]["image_processor_type"] for part in only)]
 write("processors.json", {
     "made_with": f"transformers {transformers.__version__}, torchvision {torchvision.__version__}",
-    "cases": list(processors()),
+    "cases": kept + list(processors(only)),
 })
-write("files.json", {"made_with": f"pillow {Image.__version__}", "files": list(files()), "white": white()})
+if not only:
+    write("files.json", {"made_with": f"pillow {Image.__version__}", "files": list(files()), "white": white()})

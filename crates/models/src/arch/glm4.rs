@@ -9,7 +9,7 @@ use crate::hyper::*;
 use crate::names::{Role, find_opt};
 use crate::spec::{ModelSpec, Norm};
 
-pub const ARCH: Arch = Arch { name: "glm4", spellings: &["glm4", "glm"], spec };
+pub const ARCH: Arch = Arch { name: "glm4", spellings: &["glm4", "glm", "glm4v_text"], spec };
 
 fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let mut model = llama::spec_with(h, RopePairing::Interleaved)?;

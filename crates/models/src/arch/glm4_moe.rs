@@ -8,7 +8,8 @@ use crate::hyper::*;
 use crate::names::{Role, find_opt};
 use crate::spec::{ModelSpec, Norm, QkNorm};
 
-pub const ARCH: Arch = Arch { name: "glm4_moe", spellings: &["glm4_moe", "glm4moe"], spec };
+pub const ARCH: Arch =
+    Arch { name: "glm4_moe", spellings: &["glm4_moe", "glm4moe", "glm4v_moe_text"], spec };
 
 fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let mut model = llama::spec_with(h, RopePairing::Half)?;

@@ -10,7 +10,7 @@ use super::{Lower, slice};
 use crate::error::ModelError;
 use crate::names::Role;
 use crate::spec::{
-    Attention, DeltaNet, KvSource, Latent, Mamba, Mixer, Multipliers, Norm, QkNorm, ShortConv,
+    Attention, Axes, DeltaNet, KvSource, Latent, Mamba, Mixer, Multipliers, Norm, QkNorm, ShortConv,
 };
 
 impl Lower<'_> {
@@ -44,11 +44,11 @@ impl Lower<'_> {
             k = self.norm(k, norm, Role::KNorm)?;
         }
         if let QkNorm::Unit(norm) = a.qk_norm {
-            q = self.unit_norm(q, norm, a.heads);
-            k = self.unit_norm(k, norm, a.kv_heads);
+            q = self.unit_norm(q, norm, a.heads, Rows::Tokens);
+            k = self.unit_norm(k, norm, a.kv_heads, Rows::Tokens);
         }
         if let (Some(norm), true) = (a.v_norm, kv_cols > 0) {
-            v = self.unit_norm(v, norm, a.kv_heads);
+            v = self.unit_norm(v, norm, a.kv_heads, Rows::Tokens);
         }
         let (q, source) = self.keys_and_values(a, q, k, v)?;
         let out = self.program.buffer(Rows::Tokens, q_cols);
@@ -93,6 +93,15 @@ impl Lower<'_> {
             q_norm = Some(self.head_norm(norm, Role::QNorm, a.head_dim, q.cols)?);
             if k.cols > 0 {
                 k_norm = Some(self.head_norm(norm, Role::KNorm, a.head_dim, k.cols)?);
+            }
+            if let Some(n) = apart(a) {
+                let order = parted(1, n).flat_map(|rows| rows.start..rows.start + rows.count);
+                let order: Vec<u32> = order.map(|column| column as u32).collect();
+                for norm in [q_norm, k_norm].into_iter().flatten() {
+                    for part in &mut self.program.weights[norm.weight.0 as usize].parts {
+                        part.order = Some(order.clone().into());
+                    }
+                }
             }
         }
         let rope = match &a.rope {
@@ -185,6 +194,13 @@ impl Lower<'_> {
                 Some(RowSlices { start: i * d, count: d, stride: 3 * d, repeat: a.heads.into() })
             };
             let parts = [0, 1, 2].map(|i| (Role::QkvByHead, rows(i)));
+            return self.stacked("attn.qkv", hidden, &parts);
+        }
+        if let Some(n) = apart(a) {
+            let of = |role, heads| parted(heads, n).map(move |rows| (role, Some(rows)));
+            let q = of(Role::Q, a.heads).chain(of(Role::K, a.kv_heads));
+            let v = RowSlices::range(0, kv_cols.into());
+            let parts: Vec<_> = q.chain([(Role::V, Some(v))]).collect();
             return self.stacked("attn.qkv", hidden, &parts);
         }
         if self.tensor_opt(Role::Qkv).is_some() {
@@ -413,8 +429,8 @@ impl Lower<'_> {
     }
 
     /// Each of `groups` column groups normalised alone, without weights.
-    fn unit_norm(&mut self, x: View, norm: Norm, groups: u32) -> View {
-        let out = self.program.buffer(Rows::Tokens, x.cols);
+    pub(super) fn unit_norm(&mut self, x: View, norm: Norm, groups: u32, rows: Rows) -> View {
+        let out = self.program.buffer(rows, x.cols);
         self.program.ops.push(Op::Norm(op::Norm {
             x,
             adds: Vec::new(),
@@ -553,4 +569,17 @@ impl Lower<'_> {
         let o = self.matrix(Role::ConvOut, hidden, hidden)?;
         Ok(self.linear(y, o))
     }
+}
+
+/// A quarter of a head whose halves have pairs of their own: its rows are taken in an order in which the
+/// whole has them.
+fn apart(a: &Attention) -> Option<u64> {
+    let apart = a.rope.as_ref().is_some_and(|rope| rope.axes == Axes::Apart);
+    apart.then_some(u64::from(a.head_dim / 4))
+}
+
+/// Rows of heads of four quarters of `n`: the first, the third, the second and the last.
+fn parted(heads: u32, n: u64) -> impl Iterator<Item = RowSlices> {
+    let quarters = (0..u64::from(heads)).flat_map(|head| [0, 2, 1, 3].map(|q| 4 * head + q));
+    quarters.map(move |quarter| RowSlices::range(quarter * n, n))
 }

@@ -52,7 +52,7 @@ pub fn lower(
     Ok(Lowered { program: low.program, unused })
 }
 
-pub use vision::lower_vision;
+pub use vision::{lower_vision, newline_of};
 
 /// State of one lowering.
 struct Lower<'a> {
@@ -217,17 +217,25 @@ impl Lower<'_> {
         x: View,
         stream: &mut Stream,
     ) -> Result<(), ModelError> {
-        let (mut y, post) = match &branch.body {
+        let (mut y, post, gain) = match &branch.body {
             Body::Mix(mixers) => {
                 let mut outs = Vec::with_capacity(mixers.len());
                 for mixer in mixers {
                     outs.push(self.mixer(mixer, x)?);
                 }
-                (self.total(&outs), Role::MixerPostNorm)
+                (self.total(&outs), Role::MixerPostNorm, Some(Role::MixerGain))
             }
-            Body::Ffn(ffn) => (self.ffn(ffn, x, stream.base)?, Role::FfnPostNorm),
-            Body::LayerInput(act) => (self.layer_input(*act, x)?, Role::LayerInputNorm),
+            Body::Ffn(ffn) => {
+                (self.ffn(ffn, x, stream.base)?, Role::FfnPostNorm, Some(Role::FfnGain))
+            }
+            Body::LayerInput(act) => (self.layer_input(*act, x)?, Role::LayerInputNorm, None),
         };
+        // (Where the file has a factor for each column.)
+        if let Some(role) = gain
+            && self.tensor_opt(role).is_some()
+        {
+            y = self.scaled_by_vector(y, role)?;
+        }
         if let Some(norm) = branch.norm_out {
             y = self.norm(y, norm, post)?;
         }

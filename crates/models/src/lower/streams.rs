@@ -195,7 +195,7 @@ impl Lower<'_> {
     }
 
     /// `x` times a vector of the file: a product of a 1 × 1 matrix for every column.
-    fn scaled_by_vector(&mut self, x: View, role: Role) -> Result<View, ModelError> {
+    pub(super) fn scaled_by_vector(&mut self, x: View, role: Role) -> Result<View, ModelError> {
         let t = self.tensor(role)?;
         let mut part = self.part(t, Some(RowSlices::range(0, 1)), x.cols)?;
         part.transposed = Some(Columns::all(x.cols.into()));

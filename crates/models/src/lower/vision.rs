@@ -2,15 +2,16 @@
 //! outputs are the rows that stand where the language model's tokens stand.
 
 use tokenmill_ir::{
-    Checkpoint, Container, Expr, KvFormat, Op, Rows, Unary, View, WeightId, WeightUse,
+    Act, Checkpoint, Container, Expr, GateAct, KvFormat, Op, Rows, TensorInfo, Unary, View,
+    WeightId, WeightSpec, WeightUse,
 };
 
 use super::{Lower, Lowered, Stream, cover, slice};
 use crate::error::ModelError;
 use crate::hyper::Key;
 use crate::limits::Checked;
-use crate::names::{Role, is_of_images};
-use crate::vision::{Gather, NormAt, Projector, VisionSpec, names};
+use crate::names::{NEWLINE, Role, is_of_images};
+use crate::vision::{Gather, Learned, NormAt, Projector, VisionSpec, names};
 
 /// Turns an encoder into a program over the checkpoint's tensors. Unused are tensors of images only;
 /// what is the language model's is [`lower`](super::lower())'s.
@@ -22,6 +23,7 @@ pub fn lower_vision(vision: &VisionSpec, checkpoint: &Checkpoint) -> Result<Lowe
     let checked = Checked::of(&vision.tower, checkpoint.tensors.len(), &usual)?;
     let mut low = Lower::new(checkpoint, checked.get(), KvFormat::F32, &names::TABLE);
     low.vision(vision)?;
+    low.used.extend(newline_tensor(vision, checkpoint)?.map(|t| t.name.clone()));
     low.program.check()?;
     cover::check(&low.program, checkpoint, &low.partial)?;
     let names = checkpoint.tensors.iter().map(|t| &t.name);
@@ -35,15 +37,48 @@ pub fn lower_vision(vision: &VisionSpec, checkpoint: &Checkpoint) -> Result<Lowe
     Ok(Lowered { program: low.program, unused })
 }
 
+/// The learned row that stands behind lines of an encoder's rows, which no program reads: it is put
+/// between them.
+///
+/// # Errors
+/// [`ModelError`] where it is absent or of another width.
+pub fn newline_of(
+    vision: &VisionSpec,
+    checkpoint: &Checkpoint,
+) -> Result<Option<WeightSpec>, ModelError> {
+    let Some(tensor) = newline_tensor(vision, checkpoint)? else { return Ok(None) };
+    let mut low = Lower::new(checkpoint, &vision.tower, KvFormat::F32, &names::TABLE);
+    let id = low.vector_of(tensor, vision.out)?;
+    Ok(Some(low.program.weights.swap_remove(id.0 as usize)))
+}
+
+fn newline_tensor<'a>(
+    vision: &VisionSpec,
+    checkpoint: &'a Checkpoint,
+) -> Result<Option<&'a TensorInfo>, ModelError> {
+    if !vision.newline() {
+        return Ok(None);
+    }
+    let found = NEWLINE.iter().find_map(|name| checkpoint.tensor(name));
+    found.map(Some).ok_or_else(|| ModelError::unsupported("image_newline", "none"))
+}
+
 /// The tensors of a projector.
 struct Roles {
     norm: Role,
+    gate: Role,
     up: Role,
     down: Role,
 }
 
-const MERGER: Roles = Roles { norm: Role::MergeNorm, up: Role::MergeUp, down: Role::MergeDown };
-const DEEP: Roles = Roles { norm: Role::DeepNorm, up: Role::DeepUp, down: Role::DeepDown };
+const MERGER: Roles = Roles {
+    norm: Role::MergeNorm,
+    gate: Role::MergeGate,
+    up: Role::MergeUp,
+    down: Role::MergeDown,
+};
+const DEEP: Roles =
+    Roles { norm: Role::DeepNorm, up: Role::DeepUp, down: Role::DeepDown, ..MERGER };
 
 impl Lower<'_> {
     fn vision(&mut self, v: &VisionSpec) -> Result<(), ModelError> {
@@ -72,29 +107,63 @@ impl Lower<'_> {
     /// The patches' numbers as rows of the stream, with what is learned of their places.
     fn patches(&mut self, v: &VisionSpec) -> Result<View, ModelError> {
         let (hidden, pixels) = (self.spec.hidden, v.patch.cols());
-        let x = self.input(0, pixels);
+        let mut x = self.input(0, pixels);
         let weight = self.matrix(Role::Patch, hidden, pixels)?;
+        if v.patch.pixels {
+            let two = Expr::Arg(0).scaled(2.0);
+            x = self.map(Expr::Add(Box::new(two), Box::new(Expr::Const(-1.0))), vec![x]);
+            self.by_pixels(v, weight);
+        }
         let mut stream = Stream { base: self.linear(x, weight), pending: Vec::new() };
         if self.tensor_opt(Role::SecondPatch).is_some() {
             let weight = self.matrix(Role::SecondPatch, hidden, pixels)?;
             stream.pending.push(self.linear(x, weight));
         }
-        if let Some(learned) = v.positions {
-            let rows = learned.side * learned.side + u32::from(v.class_token);
-            let taps = self.input(pixels, 2 * learned.taps());
-            stream.pending.push(self.gathered(Role::PatchPositions, rows, taps)?);
-        }
-        if v.class_token {
+        let learned = v.positions.map(|learned| self.positions(v, &learned)).transpose()?;
+        let behind = v.positions.is_some_and(|learned| learned.behind_norm);
+        stream.pending.extend(learned.filter(|_| !behind));
+        if v.class_token.is_there() {
             let tap = self.input(pixels + 2 * v.taps(), 2);
             stream.pending.push(self.gathered(Role::ClassToken, 1, tap)?);
         }
-        match self.spec.embed.norm {
-            Some(norm) => self.norm_stream(&mut stream, norm, Role::EmbedNorm, Rows::Tokens),
-            None => {
-                self.flush(&mut stream);
-                Ok(stream.base)
-            }
+        if let Some(norm) = self.spec.embed.norm {
+            stream.base = self.norm_stream(&mut stream, norm, Role::EmbedNorm, Rows::Tokens)?;
         }
+        stream.pending.extend(learned.filter(|_| behind));
+        self.flush(&mut stream);
+        Ok(stream.base)
+    }
+
+    /// A matrix whose columns have the numbers of a pixel side by side.
+    fn by_pixels(&mut self, v: &VisionSpec, weight: WeightId) {
+        let (channels, pixels) = (v.patch.channels, v.patch.size * v.patch.size);
+        let order = (0..pixels).flat_map(|p| (0..channels).map(move |c| c * pixels + p));
+        let order: Vec<u32> = order.collect();
+        for part in &mut self.program.weights[weight.0 as usize].parts {
+            part.order = Some(order.clone().into());
+        }
+    }
+
+    /// Rows multiplied by a number; a vector taken from them, and another multiplied in.
+    fn standardised(&mut self, p: &Projector, x: View) -> Result<View, ModelError> {
+        if !p.standard {
+            return Ok(self.scaled(x, p.scale));
+        }
+        // (A table of one row, taken once.)
+        let one = Expr::Add(Box::new(Expr::Arg(0).scaled(0.0)), Box::new(Expr::Const(1.0)));
+        let taps = self.map(one, vec![slice(x, 0, 2)]);
+        let shift = self.gathered(Role::StandardShift, 1, taps)?;
+        let less = Expr::Arg(1).scaled(-1.0);
+        let expr = Expr::Add(Box::new(Expr::Arg(0).scaled(p.scale)), Box::new(less));
+        let shifted = self.map(expr, vec![x, shift]);
+        self.scaled_by_vector(shifted, Role::StandardScale)
+    }
+
+    /// What is learned of the patches' places.
+    fn positions(&mut self, v: &VisionSpec, learned: &Learned) -> Result<View, ModelError> {
+        let rows = learned.places() + u32::from(v.class_token.is_there());
+        let taps = self.input(v.patch.cols(), 2 * learned.taps());
+        self.gathered(Role::PatchPositions, rows, taps)
     }
 
     /// Rows of a table, weighed.
@@ -115,7 +184,7 @@ impl Lower<'_> {
         x: View,
     ) -> Result<View, ModelError> {
         let rows = Rows::Outputs;
-        let mut x = x;
+        let mut x = self.standardised(p, x)?;
         if let Some((norm, NormAt::Patch)) = p.norm {
             x = self.norm(x, norm, roles.norm)?;
         }
@@ -127,22 +196,53 @@ impl Lower<'_> {
             let mut stream = Stream { base: y, pending: Vec::new() };
             y = self.norm_stream(&mut stream, norm, roles.norm, rows)?;
         }
-        if p.merging {
-            let merging = self.merging(x.cols, v.merge * v.merge)?;
+        if let Some((norm, NormAt::MergedUnit)) = p.norm {
+            y = self.unit_norm(y, norm, 1, rows);
+        }
+        if let Some(width) = p.merging {
+            let merging = self.merging(width, x.cols, v.merge * v.merge)?;
             y = self.linear_rows(y, merging, rows);
         }
-        if let Some((width, act)) = p.inner {
-            let up = self.matrix(roles.up, width, y.cols)?;
-            y = self.linear_rows(y, up, rows);
-            y = self.map_rows(Expr::Arg(0).apply(Unary::Act(act)), vec![y], rows);
+        if let Some((norm, act)) = p.between {
+            let weight = self.matrix(Role::Between, y.cols, y.cols)?;
+            let base = self.linear_rows(y, weight, rows);
+            let mut stream = Stream { base, pending: Vec::new() };
+            y = self.norm_stream(&mut stream, norm, Role::BetweenNorm, rows)?;
+            y = self.activated(y, act);
+        }
+        match p.inner {
+            None => {}
+            Some((width, act)) if p.gated => {
+                let gate = self.matrix(roles.gate, width, y.cols)?;
+                let up = self.matrix(roles.up, width, y.cols)?;
+                let out = self.program.buffer(rows, width);
+                let (act, id) = (GateAct::Plain(act), out.buffer);
+                self.program.ops.push(Op::GatedLinear { x: y, gate, up, act, out: id });
+                y = out;
+            }
+            Some((width, act)) => {
+                let up = self.matrix(roles.up, width, y.cols)?;
+                y = self.linear_rows(y, up, rows);
+                y = self.activated(y, act);
+            }
+        }
+        if let Some((width, act)) = p.second {
+            let weight = self.matrix(Role::MergeSecond, width, y.cols)?;
+            y = self.linear_rows(y, weight, rows);
+            y = self.activated(y, act);
         }
         let down = self.matrix(roles.down, v.out, y.cols)?;
         Ok(self.linear_rows(y, down, rows))
     }
 
-    /// The product that makes `run` rows one; its columns stand column by column, not row by row.
-    fn merging(&mut self, cols: u32, run: u32) -> Result<WeightId, ModelError> {
-        let weight = self.matrix(Role::Merging, cols, run * cols)?;
+    fn activated(&mut self, x: View, act: Act) -> View {
+        self.map_rows(Expr::Arg(0).apply(Unary::Act(act)), vec![x], Rows::Outputs)
+    }
+
+    /// The product that makes `run` rows of `cols` one; its columns stand column by column, not row by
+    /// row.
+    fn merging(&mut self, width: u32, cols: u32, run: u32) -> Result<WeightId, ModelError> {
+        let weight = self.matrix(Role::Merging, width, run * cols)?;
         let order = (0..cols).flat_map(|col| (0..run).map(move |row| row * cols + col));
         let order: Vec<u32> = order.collect();
         for part in &mut self.program.weights[weight.0 as usize].parts {

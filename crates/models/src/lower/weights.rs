@@ -82,7 +82,7 @@ impl<'a> Lower<'a> {
         }
     }
 
-    fn vector_of(&mut self, t: &TensorInfo, cols: u32) -> Result<WeightId, ModelError> {
+    pub(super) fn vector_of(&mut self, t: &TensorInfo, cols: u32) -> Result<WeightId, ModelError> {
         if elements(t) != u64::from(cols) {
             return Err(shape_error(t, format!("[{cols}]")));
         }

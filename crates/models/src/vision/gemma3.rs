@@ -25,9 +25,9 @@ fn spec(k: &Keys<'_>) -> Result<VisionSpec, ModelError> {
     }
     let after = Norm { offset: 1.0, ..Norm::rms(norm.eps) };
     let norm = Some((after, NormAt::Merged));
-    let projector = Projector { gather: Gather::Mean, norm, merging: false, inner: None };
+    let projector = Projector { gather: Gather::Mean, norm, ..Projector::PLAIN };
     Ok(VisionSpec {
-        positions: Some(Learned { side, stretch: Stretch::None }),
+        positions: Some(Learned { side, stretch: Stretch::None, behind_norm: false }),
         merge: side / along,
         side: Some(side),
         blocks: true,

@@ -1,7 +1,7 @@
 //! Idefics3 and SmolVLM: a SigLIP tower over tiles of one size; neighbours side by side become a row.
 
 use super::keys::Keys;
-use super::{Gather, Learned, Projector, Script, Stretch, Tower, VisionSpec};
+use super::{Learned, Projector, Script, Stretch, Tower, VisionSpec};
 use crate::error::ModelError;
 
 pub const TOWER: Tower = Tower { name: "idefics3", spellings: &["idefics3", "smolvlm"], spec };
@@ -15,17 +15,14 @@ fn spec(k: &Keys<'_>) -> Result<VisionSpec, ModelError> {
         return Err(ModelError::unsupported("scale_factor", found));
     }
     Ok(VisionSpec {
-        positions: Some(Learned { side, stretch: Stretch::None }),
+        positions: Some(Learned { side, stretch: Stretch::None, behind_norm: false }),
         merge,
         side: Some(side),
         image_token: k.outer(&["image_token_id"])?,
         ..VisionSpec::plain(
             TOWER.name,
             (spec, patch),
-            (
-                Projector { gather: Gather::Concat, norm: None, merging: false, inner: None },
-                k.text_hidden()?,
-            ),
+            (Projector::PLAIN, k.text_hidden()?),
             Script::Tiled,
         )
     })

@@ -103,6 +103,29 @@ impl<'a> Keys<'a> {
         Ok(None)
     }
 
+    /// A number of the model around the encoder.
+    pub(super) fn outer_f64(&self, key: &str) -> Result<Option<f64>, MetaError> {
+        self.checkpoint.meta.opt_f64(key)
+    }
+
+    /// Patches along each side of what becomes one row, where a key says its inverse, a half if nothing.
+    pub(super) fn merge(
+        &self,
+        ratio: Option<f64>,
+        key: &str,
+        side: u32,
+    ) -> Result<u32, ModelError> {
+        let merge = (1.0 / ratio.unwrap_or(0.5)).floor();
+        let fits = (1.0..=16.0).contains(&merge) && side > 0 && side.is_multiple_of(merge as u32);
+        match fits {
+            true => Ok(merge as u32),
+            false => {
+                let found = format!("{ratio:?} for {side} × {side} patches");
+                Err(ModelError::unsupported(key, found))
+            }
+        }
+    }
+
     /// A text of the model around the encoder.
     pub(super) fn outer_str(&self, key: &str) -> Result<Option<&str>, MetaError> {
         self.checkpoint.meta.opt_str(key)
@@ -162,7 +185,10 @@ impl<'a> Keys<'a> {
                 return Err(ModelError::unsupported(&format!("{MAP}.{key}"), value.shown()));
             }
         }
-        Ok(inside.or(self.params.opt_f64("rope_theta")?).unwrap_or(10_000.0))
+        Ok(inside
+            .or(self.params.opt_f64("rope_theta")?)
+            .or(self.class.theta(""))
+            .unwrap_or(10_000.0))
     }
 
     /// The rotation of a tower by rows and columns.
@@ -179,6 +205,17 @@ impl<'a> Keys<'a> {
     pub(super) fn list(&self, key: &str) -> Result<Vec<u32>, MetaError> {
         let list = self.params.opt_list(key)?.unwrap_or_default();
         list.iter().map(|value| self.params.whole(key, value)).collect()
+    }
+
+    /// The side of a square, a number or two that are equal.
+    pub(super) fn side(&self, key: &str) -> Result<u32, ModelError> {
+        match self.params.get(key) {
+            Some(MetaValue::List(sides)) => match &sides[..] {
+                [one, other] if one == other => Ok(self.params.whole(key, one)?),
+                _ => Err(ModelError::unsupported(key, "no square")),
+            },
+            _ => Ok(self.u32(key)?),
+        }
     }
 
     /// Layers of the tower, by their numbers.
@@ -215,6 +252,7 @@ impl<'a> Keys<'a> {
             channels: self.u32("in_channels")?,
             frames: self.u32("temporal_patch_size")?,
             size: self.u32("patch_size")?,
+            pixels: false,
         })
     }
 
@@ -235,7 +273,7 @@ impl<'a> Keys<'a> {
         let ffn = self.plain(self.u32("intermediate_size")?)?;
         let layers = |_| attention(hidden, heads, None, Mask::None);
         let size = self.u32("patch_size")?;
-        let patch = Patch { channels: self.u32("num_channels")?, frames: 1, size };
+        let patch = Patch { channels: self.u32("num_channels")?, frames: 1, size, pixels: false };
         Ok((
             tower((hidden, count), norm, layers, &ffn),
             norm,

@@ -4,7 +4,7 @@
 use tokenmill_ir::{Mask, RopePairing};
 
 use super::keys::Keys;
-use super::{Gather, NormAt, Patch, Projector, Script, Tower, VisionSpec, attention, tower};
+use super::{NormAt, Patch, Projector, Script, Tower, VisionSpec, attention, tower};
 use crate::error::ModelError;
 use crate::hyper::{Hyper, RMS_EPS, act};
 use crate::spec::{Axes, Ffn, Norm, RopeScaling, RopeSpec};
@@ -50,13 +50,13 @@ fn spec(k: &Keys<'_>) -> Result<VisionSpec, ModelError> {
         image_token: k.outer(&["image_token_id", "image_token_index"])?,
         ..VisionSpec::plain(
             TOWER.name,
-            (spec, Patch { channels: k.u32("num_channels")?, frames: 1, size }),
+            (spec, Patch { channels: k.u32("num_channels")?, frames: 1, size, pixels: false }),
             (
                 Projector {
-                    gather: Gather::Concat,
                     norm: Some((Norm::rms(eps), NormAt::Patch)),
-                    merging: true,
+                    merging: Some(hidden),
                     inner,
+                    ..Projector::PLAIN
                 },
                 out,
             ),

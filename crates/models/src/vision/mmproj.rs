@@ -4,17 +4,18 @@
 
 use tokenmill_ir::{Act, Checkpoint, Container, Mask, MetaError, MetaValue};
 
+use super::internvl;
 use super::keys::by_halves;
 use super::qwen2_vl::merger;
 use super::{
-    Deepstack, Gather, Learned, NormAt, Patch, Projector, Script, Stretch, VisionSpec, attention,
-    tower,
+    ClassToken, Deepstack, Gather, Learned, NormAt, Patch, Projector, Script, Stretch, VisionSpec,
+    attention, tower,
 };
 use crate::error::ModelError;
 use crate::hyper::{HIDDEN, Hyper};
 use crate::neutral;
 use crate::params::Params;
-use crate::spec::{Axes, Ffn, Norm};
+use crate::spec::{Attention, Axes, Ffn, Norm, QkNorm};
 
 /// Before the keys.
 const PREFIX: &str = "clip.vision.";
@@ -42,6 +43,7 @@ pub fn vision_of_mmproj(mmproj: &Checkpoint, text: &Checkpoint) -> Result<Vision
         "qwen3vl_merger" => f.qwen(Kind::Three)?,
         "gemma3" => f.siglip(Script::Framed)?,
         "idefics3" => f.siglip(Script::Tiled)?,
+        "internvl" => f.internvl()?,
         other => return Err(ModelError::unsupported("clip.projector_type", other)),
     };
     for key in ["projector_type", "projection_dim"] {
@@ -116,7 +118,7 @@ impl<'a> File<'a> {
 
     /// The numbers of a patch. Kernels over two frames are two tensors here, and an image comes once.
     fn patch(&self) -> Result<Patch, ModelError> {
-        Ok(Patch { channels: 3, frames: 1, size: self.u32("patch_size")? })
+        Ok(Patch { channels: 3, frames: 1, size: self.u32("patch_size")?, pixels: false })
     }
 
     /// Which axis turns each pair of the language model.
@@ -154,7 +156,7 @@ impl<'a> File<'a> {
         if kind == Kind::Three && side == 0 {
             return Err(ModelError::unsupported("clip.vision.image_size", "less than a patch"));
         }
-        let learned = Learned { side, stretch: Stretch::Bilinear };
+        let learned = Learned { side, stretch: Stretch::Bilinear, behind_norm: false };
         let after = merger(hidden, merge, norm, NormAt::Merged);
         let deep = |layers| Deepstack { layers, projector: after };
         Ok(VisionSpec {
@@ -192,6 +194,48 @@ impl<'a> File<'a> {
         Ok(Some(layers).filter(|l| !l.is_empty()))
     }
 
+    /// InternVL's tower. (Norms, biases and factors of columns are what the file has.)
+    fn internvl(&self) -> Result<VisionSpec, ModelError> {
+        let (hidden, depth, heads) = self.widths(1)?;
+        let (eps, patch) = (self.eps()?, self.patch()?);
+        let has = |name: &str| self.mmproj.tensor(name).is_some();
+        let layer = has("v.blk.0.ln1.bias");
+        let norm = if layer { Norm::layer(eps) } else { Norm::rms(eps) };
+        let qk_norm = match has("v.blk.0.attn_q_norm.weight") {
+            true => QkNorm::Whole(Norm::rms(internvl::QK_EPS)),
+            false => QkNorm::None,
+        };
+        // (What transformers computes for it; llama.cpp has the approximation by tanh.)
+        let ffn = match self.ffn(false)? {
+            Ffn::Plain { width, act: Act::GeluTanh } => Ffn::Plain { width, act: Act::Gelu },
+            other => other,
+        };
+        let layers = |_| Attention { qk_norm, ..attention(hidden, heads, None, Mask::None) };
+        let mut spec = tower((hidden, depth), norm, layers, &ffn);
+        spec.final_norm = has("v.post_ln.weight").then_some(Norm::layer(eps));
+        let side = self.u32("image_size")? / patch.size;
+        let merge = self.u32("projector.scale_factor")?;
+        if !(1..=16).contains(&merge) || side == 0 || !side.is_multiple_of(merge) {
+            let found = format!("{merge} for {side} × {side} patches");
+            return Err(ModelError::unsupported("clip.vision.projector.scale_factor", found));
+        }
+        let out = self.text.u32(HIDDEN)?;
+        let norm = Some((Norm::layer(internvl::PROJECTOR_EPS), NormAt::Merged));
+        let inner = Some((out, Act::Gelu));
+        Ok(VisionSpec {
+            positions: Some(Learned { side, stretch: Stretch::None, behind_norm: false }),
+            class_token: ClassToken::First,
+            merge,
+            side: Some(side),
+            ..VisionSpec::plain(
+                "mmproj",
+                (spec, patch),
+                (Projector { norm, inner, ..Projector::PLAIN }, out),
+                internvl::SCRIPT,
+            )
+        })
+    }
+
     /// Towers of images of one size.
     fn siglip(&self, script: Script) -> Result<VisionSpec, ModelError> {
         let (hidden, depth, heads) = self.widths(1)?;
@@ -213,14 +257,14 @@ impl<'a> File<'a> {
             _ => (Gather::Concat, None),
         };
         Ok(VisionSpec {
-            positions: Some(Learned { side, stretch: Stretch::None }),
+            positions: Some(Learned { side, stretch: Stretch::None, behind_norm: false }),
             merge,
             side: Some(side),
             blocks: script == Script::Framed,
             ..VisionSpec::plain(
                 "mmproj",
                 (spec, patch),
-                (Projector { gather, norm, merging: false, inner: None }, self.text.u32(HIDDEN)?),
+                (Projector { gather, norm, ..Projector::PLAIN }, self.text.u32(HIDDEN)?),
                 script,
             )
         })

@@ -3,9 +3,15 @@
 //! `vision_config` of a folder or from an `mmproj` file; where the patches of an image of any size go ([`place`]); and what
 //! changes in the language model ([`VisionSpec::see`]). Pure.
 
+mod canvas;
 mod gemma3;
+mod gemma4;
+mod glm4v;
 mod idefics3;
+mod internvl;
 mod keys;
+mod kimi_k25;
+mod llama4;
 mod llava;
 mod mistral3;
 mod mmproj;
@@ -21,6 +27,7 @@ use tokenmill_ir::{Act, Checkpoint, Mask};
 
 use crate::error::ModelError;
 use crate::spec::*;
+pub use canvas::Tap;
 use keys::Keys;
 pub use mmproj::{is_mmproj, vision_of_mmproj};
 pub use place::{Grid, Place, arranged};
@@ -38,8 +45,10 @@ pub struct VisionSpec {
     pub patch: Patch,
     /// Learned positions, added to the patches' rows.
     pub positions: Option<Learned>,
-    /// Whether a token of its own, learned, comes before the patches; no row is taken of it.
-    pub class_token: bool,
+    /// A token of its own, learned, that comes before the patches; no row is taken of it.
+    pub class_token: ClassToken,
+    /// The row and column of the first patch, where rotations count from another than 0.
+    pub origin: u32,
     /// Layers the file has behind the last that counts.
     pub skipped: u32,
     /// Patches along each side of what becomes one row.
@@ -48,6 +57,8 @@ pub struct VisionSpec {
     pub window: Option<u32>,
     /// Patches along each side of an image, where every image has the same.
     pub side: Option<u32>,
+    /// Rows of an image, at most: as many as the language model's windows have tokens.
+    pub most_rows: Option<u32>,
     /// From patches to rows.
     pub projector: Projector,
     /// More columns of each row, from within the tower.
@@ -58,6 +69,8 @@ pub struct VisionSpec {
     pub axes: Axes,
     /// Whether the language model's tokens of an image see all of it.
     pub blocks: bool,
+    /// Whether its layers without a window are causal there too.
+    pub full_causal: bool,
     /// The token whose place each row takes, where the file names it.
     pub image_token: Option<u32>,
     /// What stands in a prompt for an image.
@@ -73,6 +86,9 @@ pub struct Patch {
     pub frames: u32,
     /// Pixels along a side.
     pub size: u32,
+    /// Whether its numbers are from 0 to 1 and made ones from -1 to 1, those of a pixel lying side by side
+    /// in the matrix (Gemma 4).
+    pub pixels: bool,
 }
 
 impl Patch {
@@ -89,6 +105,26 @@ pub struct Learned {
     pub side: u32,
     /// How they are taken for a grid of another size.
     pub stretch: Stretch,
+    /// Whether they are added behind the norm of the patches' rows.
+    pub behind_norm: bool,
+}
+
+/// A learned token among the patches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClassToken {
+    /// There is none.
+    None,
+    /// Its position is the table's first.
+    First,
+    /// Its position is the table's last.
+    Last,
+}
+
+impl ClassToken {
+    /// Whether there is one.
+    pub fn is_there(self) -> bool {
+        self != ClassToken::None
+    }
 }
 
 /// What a table of positions is for a grid of another size.
@@ -98,14 +134,29 @@ pub enum Stretch {
     None,
     /// Between the four nearest, its corners the grid's (Qwen3-VL).
     Bilinear,
+    /// The sum of one for the column and one for the row, from two tables of `side` behind each other
+    /// (Gemma 4).
+    Sides,
+    /// By cubics through the sixteen nearest, its edges the grid's (GLM-4.1V).
+    Bicubic,
 }
 
 impl Learned {
+    /// Places in the table.
+    pub fn places(&self) -> u32 {
+        match self.stretch {
+            Stretch::Sides => 2 * self.side,
+            _ => self.side * self.side,
+        }
+    }
+
     /// Rows of the table that are summed for one patch.
     pub fn taps(&self) -> u32 {
         match self.stretch {
             Stretch::None => 1,
+            Stretch::Sides => 2,
             Stretch::Bilinear => 4,
+            Stretch::Bicubic => 16,
         }
     }
 }
@@ -116,13 +167,38 @@ impl Learned {
 pub struct Projector {
     /// How the rows become one.
     pub gather: Gather,
+    /// What the rows of patches are multiplied by first.
+    pub scale: f32,
+    /// Whether a vector is taken from them then, and another multiplied in.
+    pub standard: bool,
     /// Where there is a norm.
     pub norm: Option<(Norm, NormAt)>,
-    /// Whether a product makes the rows side by side one of a patch's width, their numbers standing
-    /// column by column in its matrix.
-    pub merging: bool,
+    /// The width of a product that makes the rows side by side one, their numbers standing column by
+    /// column in its matrix.
+    pub merging: Option<u32>,
+    /// A product of that width, a norm and an activation behind it (GLM-4.1V).
+    pub between: Option<(Norm, Act)>,
     /// Inner width and activation.
     pub inner: Option<(u32, Act)>,
+    /// Whether there is a gate: `down(act(gate·x) · up·x)`.
+    pub gated: bool,
+    /// Width and activation of another product behind the inner one (Llama 4).
+    pub second: Option<(u32, Act)>,
+}
+
+impl Projector {
+    /// One product.
+    pub const PLAIN: Self = Self {
+        gather: Gather::Concat,
+        scale: 1.0,
+        standard: false,
+        norm: None,
+        merging: None,
+        between: None,
+        inner: None,
+        gated: false,
+        second: None,
+    };
 }
 
 /// How the rows of patches become one.
@@ -141,6 +217,8 @@ pub enum NormAt {
     Patch,
     /// On what they became.
     Merged,
+    /// On what they became, without weights.
+    MergedUnit,
 }
 
 /// Rows taken behind some layers of the tower, each for one of the language model's first layers.
@@ -171,6 +249,13 @@ pub const TOWERS: &[Tower] = &[
     qwen3_vl::TOWER,
     idefics3::TOWER,
     llava::TOWER,
+    llava::NEXT,
+    llava::ONEVISION,
+    internvl::TOWER,
+    glm4v::TOWER,
+    llama4::TOWER,
+    gemma4::TOWER,
+    kimi_k25::TOWER,
     mistral3::TOWER,
 ];
 
@@ -206,16 +291,19 @@ impl VisionSpec {
             tower,
             patch,
             positions: None,
-            class_token: false,
+            class_token: ClassToken::None,
+            origin: 0,
             skipped: 0,
             merge: 1,
             window: None,
             side: None,
+            most_rows: None,
             projector,
             deepstack: None,
             out,
             axes: Axes::One,
             blocks: false,
+            full_causal: false,
             image_token: None,
             script,
         }
@@ -223,7 +311,12 @@ impl VisionSpec {
 
     /// Columns of a token of the tower: a patch, then rows of the table of positions and weights.
     pub fn input_cols(&self) -> u32 {
-        self.patch.cols() + 2 * self.taps() + 2 * u32::from(self.class_token)
+        self.patch.cols() + 2 * self.taps() + 2 * u32::from(self.class_token.is_there())
+    }
+
+    /// Whether a learned row stands behind lines of rows.
+    pub fn newline(&self) -> bool {
+        matches!(self.script, Script::Canvas(_))
     }
 
     /// Rows of the table of positions that are summed for one token.
@@ -248,7 +341,7 @@ impl VisionSpec {
         let behind = layers..layers + self.skipped as usize;
         let mut numbers = name.split('.').filter_map(|part| part.parse::<usize>().ok());
         name.ends_with("position_ids")
-            || self.skipped > 0 && name.contains("post_layernorm")
+            || self.tower.final_norm.is_none() && name.contains("post_layernorm")
             || numbers.next().is_some_and(|layer| behind.contains(&layer))
     }
 
@@ -272,10 +365,14 @@ impl VisionSpec {
             let found = format!("{} of {} layers", self.media() - 1, text.layers.len());
             return Err(ModelError::unsupported("deepstack_visual_indexes", found));
         }
+        if text.embed.per_layer.is_some() {
+            let found = "beside images";
+            return Err(ModelError::unsupported("hidden_size_per_layer_input", found));
+        }
         text.media = self.media();
         let rows = self.side.map_or(0, |side| (side / self.merge.max(1)).pow(2));
         for (_, a) in text.attention_mut() {
-            a.blocks = self.blocks;
+            a.blocks = self.blocks && !(self.full_causal && a.mask == Mask::Causal);
             // (Transformers ends what a token sees of its image behind it at the window.)
             if let Mask::Window(n) = a.mask
                 && self.blocks

@@ -1,6 +1,6 @@
 //! Where the patches of an image go, as tokens of the tower: pure functions of its grid.
 
-use super::{Learned, Stretch, VisionSpec};
+use super::{ClassToken, Learned, Stretch, VisionSpec};
 use crate::error::ModelError;
 
 /// The patches of an image.
@@ -71,7 +71,14 @@ impl VisionSpec {
     /// # Errors
     /// [`ModelError::Unsupported`] for grids that the tower cannot take.
     pub fn merged(&self, grid: Grid) -> Result<Grid, ModelError> {
-        let whole = |n: u32| n > 0 && n.is_multiple_of(self.merge);
+        let sides = self.positions.filter(|p| p.stretch == Stretch::Sides);
+        let most = sides.map_or(u32::MAX, |p| p.side);
+        let whole = |n: u32| (1..=most).contains(&n) && n.is_multiple_of(self.merge);
+        let rows = u64::from(grid.rows / self.merge) * u64::from(grid.cols / self.merge);
+        if let Some(most) = self.most_rows.filter(|most| rows > (*most).into()) {
+            let found = format!("{rows}, more than the {most} tokens of a window");
+            return Err(ModelError::unsupported("rows of an image", found));
+        }
         let fixed = self.side.is_none_or(|side| grid.rows == side && grid.cols == side);
         if whole(grid.rows) && whole(grid.cols) && fixed {
             return Ok(Grid { rows: grid.rows / self.merge, cols: grid.cols / self.merge });
@@ -99,10 +106,10 @@ impl VisionSpec {
             outputs: Vec::new(),
             merged: Vec::new(),
         };
-        if self.class_token {
+        if self.class_token.is_there() {
             place.order.push(None);
             place.positions.push([0, 0, 0]);
-            place.taps.extend(self.positions.iter().flat_map(|_| [0.0, 1.0]));
+            place.taps.extend(self.positions.iter().flat_map(|p| p.of_class(self.class_token)));
             place.taps.extend([0.0, 1.0]);
         }
         for (top, bottom) in runs(merged.rows, window) {
@@ -116,12 +123,12 @@ impl VisionSpec {
                     for i in 0..run {
                         let (row, col) = (r * merge + i / merge, c * merge + i % merge);
                         place.order.push(Some(square * run + i));
-                        place.positions.push([0, row, col]);
+                        place.positions.push([0, row + self.origin, col + self.origin]);
                         if let Some(learned) = self.positions {
-                            let first = u32::from(self.class_token);
+                            let first = u32::from(self.class_token == ClassToken::First);
                             place.taps.extend(learned.taps_of(grid, [row, col], first));
                         }
-                        if self.class_token {
+                        if self.class_token.is_there() {
                             place.taps.extend([0.0, 0.0]);
                         }
                     }
@@ -141,29 +148,62 @@ fn runs(len: u32, of: u32) -> impl Iterator<Item = (u32, u32)> {
 }
 
 impl Learned {
+    /// The row of the learned token, and its weight; zeros for the others.
+    fn of_class(&self, class: ClassToken) -> Vec<f32> {
+        let taps = self.taps() as usize;
+        let row = if class == ClassToken::Last { self.places() } else { 0 };
+        let mut all = vec![0.0; 2 * taps];
+        (all[0], all[taps]) = (row as f32, 1.0);
+        all
+    }
+
     /// Rows of the table for a patch, then their weights; the table's patches begin at row `first`.
     fn taps_of(&self, grid: Grid, [row, col]: [u32; 2], first: u32) -> Vec<f32> {
-        let at = |(r, c): (u32, u32)| (first + r * self.side + c) as f32;
+        if self.stretch == Stretch::Sides {
+            return [col, self.side + row]
+                .map(|id| id as f32)
+                .into_iter()
+                .chain([1.0; 2])
+                .collect();
+        }
+        let (down, across) = (self.along(row, grid.rows), self.along(col, grid.cols));
+        let at = |&(r, _): &(u32, f32), &(c, _): &(u32, f32)| (first + r * self.side + c) as f32;
+        let ids = down.iter().flat_map(|r| across.iter().map(move |c| at(r, c)));
+        let weights = down.iter().flat_map(|r| across.iter().map(move |c| r.1 * c.1));
+        ids.chain(weights).collect()
+    }
+
+    /// The places of the table along one side that count for one of `of` patches, and their weights.
+    fn along(&self, at: u32, of: u32) -> Vec<(u32, f32)> {
+        let last = self.side - 1;
         match self.stretch {
-            Stretch::None => vec![at((row, col)), 1.0],
+            Stretch::None | Stretch::Sides => vec![(at, 1.0)],
             Stretch::Bilinear => {
-                let (row, col) = (self.between(row, grid.rows), self.between(col, grid.cols));
-                let corners = [(0, 0), (0, 1), (1, 0), (1, 1)];
-                let ids = corners.map(|(r, c)| at((row.0[r], col.0[c])));
-                let weights = corners.map(|(r, c)| row.1[r] * col.1[c]);
-                ids.into_iter().chain(weights).collect()
+                // The first patch lies on the first place, the last on the last.
+                let place = f64::from(last) * f64::from(at) / f64::from((of - 1).max(1));
+                let low = (place as u32).min(last);
+                let part = (place - f64::from(low)) as f32;
+                vec![(low, 1.0 - part), ((low + 1).min(last), part)]
+            }
+            Stretch::Bicubic => {
+                let place = (f64::from(at) + 0.5) * f64::from(self.side) / f64::from(of) - 0.5;
+                let low = place.floor();
+                let tap = |i: i32| {
+                    let at = (low as i64 + i64::from(i)).clamp(0, last.into());
+                    (at as u32, cubic((place - low - f64::from(i)).abs()) as f32)
+                };
+                (-1..3).map(tap).collect()
             }
         }
     }
+}
 
-    /// The two nearest places of the table along one side, and their weights: the first of `of`
-    /// patches lies on the first, the last on the last.
-    fn between(&self, at: u32, of: u32) -> ([u32; 2], [f32; 2]) {
-        let last = self.side - 1;
-        let place = f64::from(last) * f64::from(at) / f64::from((of - 1).max(1));
-        let low = (place as u32).min(last);
-        let part = (place - f64::from(low)) as f32;
-        ([low, (low + 1).min(last)], [1.0 - part, part])
+/// Keys' kernel with a slope of -3/4, as torch has it.
+fn cubic(x: f64) -> f64 {
+    const A: f64 = -0.75;
+    match x <= 1.0 {
+        true => ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0,
+        false => ((A * x - 5.0 * A) * x + 8.0 * A) * x - 4.0 * A,
     }
 }
 
@@ -173,11 +213,15 @@ mod tests {
 
     #[test]
     fn the_squares_of_a_window_are_neighbours() {
-        let learned = Learned { side: 3, stretch: Stretch::Bilinear };
-        assert_eq!(learned.between(0, 5), ([0, 1], [1.0, 0.0]));
-        assert_eq!(learned.between(1, 5), ([0, 1], [0.5, 0.5]));
-        assert_eq!(learned.between(4, 5), ([2, 2], [1.0, 0.0]));
-        assert_eq!(learned.between(0, 1), ([0, 1], [1.0, 0.0]));
+        let learned = Learned { side: 3, stretch: Stretch::Bilinear, behind_norm: false };
+        assert_eq!(learned.along(0, 5), [(0, 1.0), (1, 0.0)]);
+        assert_eq!(learned.along(1, 5), [(0, 0.5), (1, 0.5)]);
+        assert_eq!(learned.along(4, 5), [(2, 1.0), (2, 0.0)]);
+        assert_eq!(learned.along(0, 1), [(0, 1.0), (1, 0.0)]);
+        let learned = Learned { stretch: Stretch::Bicubic, ..learned };
+        assert_eq!(learned.along(0, 3)[1..2], [(0, 1.0)]);
+        let sum: f32 = learned.along(2, 5).iter().map(|tap| tap.1).sum();
+        assert!((sum - 1.0).abs() < 1e-6, "{sum}");
         assert_eq!(runs(5, 2).collect::<Vec<_>>(), [(0, 2), (2, 4), (4, 5)]);
         assert_eq!(runs(5, u32::MAX).collect::<Vec<_>>(), [(0, 5)]);
     }

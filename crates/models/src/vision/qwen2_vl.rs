@@ -4,7 +4,7 @@
 use tokenmill_ir::{Act, Mask};
 
 use super::keys::Keys;
-use super::{Gather, NormAt, Projector, Script, Tower, VisionSpec, attention, tower};
+use super::{NormAt, Projector, Script, Tower, VisionSpec, attention, tower};
 use crate::error::ModelError;
 use crate::spec::Norm;
 
@@ -38,5 +38,5 @@ fn spec(k: &Keys<'_>) -> Result<VisionSpec, ModelError> {
 pub fn merger(hidden: u32, merge: u32, norm: Norm, at: NormAt) -> Projector {
     let wide = hidden * merge * merge;
     let inner = Some((wide, Act::Gelu));
-    Projector { gather: Gather::Concat, norm: Some((norm, at)), merging: false, inner }
+    Projector { norm: Some((norm, at)), inner, ..Projector::PLAIN }
 }

@@ -33,7 +33,7 @@ fn spec(k: &Keys<'_>) -> Result<VisionSpec, ModelError> {
     let deep =
         |layers| Deepstack { layers, projector: merger(hidden, merge, norm, NormAt::Merged) };
     Ok(VisionSpec {
-        positions: Some(Learned { side, stretch: Stretch::Bilinear }),
+        positions: Some(Learned { side, stretch: Stretch::Bilinear, behind_norm: false }),
         merge,
         deepstack: Some(layers_taken).filter(|l| !l.is_empty()).map(deep),
         axes: k.axes(Some([24, 20, 20]))?,

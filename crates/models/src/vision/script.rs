@@ -2,18 +2,27 @@
 //! of its tiles. As the families' processors write it.
 
 use super::Grid;
+use super::canvas::{self, Tap};
 
 /// How a family writes an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Script {
     /// The rows, where the template has that text (Qwen2-VL, LLaVA).
     Plain(&'static str),
+    /// The rows of all tiles between two texts, where the template has that text (InternVL).
+    Between(&'static str, [&'static str; 2]),
     /// The rows between two tokens and empty lines; tiles after a sentence (Gemma 3).
     Framed,
     /// Each tile behind a token with its row and column, the whole image last (Idefics3).
     Tiled,
+    /// Tiles with a token between those of a line and one behind each line, the whole image last
+    /// (Llama 4).
+    Separated,
     /// A token behind each line of rows (Pixtral).
     Lines,
+    /// The whole image, then the lines of a canvas of tiles, with a learned row behind each; a canvas has
+    /// room for the rows of so many tiles, where that is bounded (LLaVA 1.6, OneVision).
+    Canvas(Option<u32>),
 }
 
 /// A tile of an image, or all of it.
@@ -26,26 +35,62 @@ pub struct Tile {
 }
 
 /// A piece of what stands for an image.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Piece {
     /// Text, tokenised with special tokens.
     Text(String),
-    /// So many rows of a tile, which go on behind those before.
+    /// So many rows of a tile.
     Rows {
         /// Which tile.
         tile: usize,
+        /// The first of them.
+        first: u32,
         /// How many rows.
         count: u32,
     },
+    /// The learned row behind a line.
+    Newline,
+    /// A row between four rows of tiles.
+    Mixed([Tap; 4]),
+}
+
+impl Piece {
+    /// How many rows it has.
+    pub fn rows(&self) -> u32 {
+        match self {
+            Piece::Text(_) => 0,
+            Piece::Rows { count, .. } => *count,
+            Piece::Newline | Piece::Mixed(_) => 1,
+        }
+    }
+
+    /// Adds its rows, of `cols` numbers, to others; `tiles` has those of each tile.
+    pub fn add(&self, tiles: &[&[f32]], newline: &[f32], cols: usize, rows: &mut Vec<f32>) {
+        let row = |tile: usize, row: u32| &tiles[tile][row as usize * cols..][..cols];
+        match self {
+            Piece::Text(_) => {}
+            Piece::Rows { tile, first, count } => {
+                let len = *count as usize * cols;
+                rows.extend_from_slice(&tiles[*tile][*first as usize * cols..][..len]);
+            }
+            Piece::Newline => rows.extend_from_slice(newline),
+            Piece::Mixed(taps) => {
+                let four = taps.map(|tap| (row(tap.tile, tap.row), tap.weight));
+                let at = |i: usize| four.iter().map(|(row, weight)| row[i] * weight).sum::<f32>();
+                rows.extend((0..cols).map(at));
+            }
+        }
+    }
 }
 
 impl Script {
     /// What a chat template writes where an image comes.
     pub fn written(self) -> &'static str {
         match self {
-            Script::Plain(text) => text,
+            Script::Plain(text) | Script::Between(text, _) => text,
             Script::Framed => "<start_of_image>",
-            Script::Tiled => "<image>",
+            Script::Tiled | Script::Canvas(_) => "<image>",
+            Script::Separated => "<|image|>",
             Script::Lines => "[IMG]",
         }
     }
@@ -54,16 +99,23 @@ impl Script {
     pub fn token(self) -> &'static str {
         match self {
             Script::Framed => "<image_soft_token>",
+            Script::Separated => "<|patch|>",
             other => other.written(),
         }
     }
 
-    /// The pieces of an image of these tiles, in the order they come from the processor.
-    pub fn pieces(self, tiles: &[Tile]) -> Vec<Piece> {
+    /// The pieces of an image of `size` pixels (height, width) that has these tiles, in the order they come
+    /// from the processor.
+    pub fn pieces(self, tiles: &[Tile], size: [u32; 2]) -> Vec<Piece> {
         let mut all = Pieces(Vec::new());
-        let whole = |tile: &Tile| tile.rows.rows * tile.rows.cols;
         match self {
-            Script::Plain(_) => tiles.iter().enumerate().for_each(|(i, t)| all.rows(i, whole(t))),
+            Script::Canvas(most) => all.0 = canvas::pieces(tiles, size, most),
+            Script::Plain(_) => tiles.iter().enumerate().for_each(|(i, t)| all.whole(i, t)),
+            Script::Between(_, [before, after]) => {
+                all.text(before);
+                tiles.iter().enumerate().for_each(|(i, t)| all.whole(i, t));
+                all.text(after);
+            }
             Script::Framed => {
                 if tiles.len() > 1 {
                     all.text("Here is the original image ");
@@ -75,7 +127,7 @@ impl Script {
                         _ => " ",
                     });
                     all.text("\n\n<start_of_image>");
-                    all.rows(i, whole(tile));
+                    all.whole(i, tile);
                     all.text("<end_of_image>\n\n");
                 }
             }
@@ -95,15 +147,17 @@ impl Script {
                         Some([row, col]) => format!("<row_{}_col_{}>", row + 1, col + 1),
                         None => "<global-img>".to_owned(),
                     });
-                    all.rows(i, whole(tile));
+                    all.whole(i, tile);
                 }
                 all.text("<fake_token_around_image>");
             }
+            Script::Separated => all.separated(tiles),
             Script::Lines => {
                 for (i, tile) in tiles.iter().enumerate() {
-                    for line in 1..=tile.rows.rows {
-                        all.rows(i, tile.rows.cols);
-                        all.text(if line < tile.rows.rows { "[IMG_BREAK]" } else { "[IMG_END]" });
+                    let Grid { rows, cols } = tile.rows;
+                    for line in 0..rows {
+                        all.0.push(Piece::Rows { tile: i, first: line * cols, count: cols });
+                        all.text(if line + 1 < rows { "[IMG_BREAK]" } else { "[IMG_END]" });
                     }
                 }
             }
@@ -123,8 +177,27 @@ impl Pieces {
         }
     }
 
-    fn rows(&mut self, tile: usize, count: u32) {
-        self.0.push(Piece::Rows { tile, count });
+    /// Tiles with a token between those of a line and one behind each line.
+    fn separated(&mut self, tiles: &[Tile]) {
+        self.text("<|image_start|>");
+        for (i, tile) in tiles.iter().enumerate() {
+            let line = |tile: &Tile| tile.part.map(|part| part[0]);
+            let next = tiles.get(i + 1).and_then(line);
+            if tile.part.is_none() {
+                self.text("<|image|>");
+            }
+            self.whole(i, tile);
+            self.text(match line(tile) {
+                None => "<|image_end|>",
+                line if line == next => "<|tile_x_separator|>",
+                Some(_) => "<|tile_y_separator|>",
+            });
+        }
+    }
+
+    fn whole(&mut self, tile: usize, of: &Tile) {
+        let count = of.rows.rows * of.rows.cols;
+        self.0.push(Piece::Rows { tile, first: 0, count });
     }
 }
 
@@ -135,9 +208,10 @@ mod tests {
     fn shown(script: Script, tiles: &[Tile]) -> String {
         let piece = |p: &Piece| match p {
             Piece::Text(text) => text.clone(),
-            Piece::Rows { tile, count } => format!("[{count} of {tile}]"),
+            Piece::Rows { tile, count, .. } => format!("[{count} of {tile}]"),
+            other => format!("{other:?}"),
         };
-        script.pieces(tiles).iter().map(piece).collect()
+        script.pieces(tiles, [100, 100]).iter().map(piece).collect()
     }
 
     #[test]
@@ -148,6 +222,7 @@ mod tests {
         for (script, tiles, expect) in [
             (Script::Plain("<image>"), &tiles[4..], "[6 of 0]"),
             (Script::Framed, &tiles[4..], "\n\n<start_of_image>[6 of 0]<end_of_image>\n\n"),
+            (Script::Between("i", ["<img>", "</img>"]), &tiles[3..], "<img>[6 of 0][6 of 1]</img>"),
             (Script::Lines, &tiles[4..], "[3 of 0][IMG_BREAK][3 of 0][IMG_END]"),
             (
                 Script::Tiled,
@@ -166,6 +241,11 @@ mod tests {
         ] {
             assert_eq!(shown(script, tiles), expect);
         }
+        let told = shown(Script::Separated, &tiles);
+        let expect = "<|image_start|>[6 of 0]<|tile_x_separator|>[6 of 1]<|tile_y_separator|>\
+                      [6 of 2]<|tile_x_separator|>[6 of 3]<|tile_y_separator|>\
+                      <|image|>[6 of 4]<|image_end|>";
+        assert_eq!(told, expect);
         let crops = shown(Script::Framed, &[of(None), of(Some([0, 0])), of(Some([0, 1]))]);
         assert!(crops.starts_with("Here is the original image \n\n<start_of_image>[6 of 0]"));
         assert!(crops.contains("better \n\n<start_of_image>[6 of 1]<end_of_image>\n\n \n\n"));
