@@ -67,7 +67,9 @@ fn asked(root: &Path, args: &[String]) -> Result<Asked, String> {
 }
 
 /// The kinds and stored types of those names.
-fn chosen(names: &[String]) -> Result<(Vec<&'static Kind>, Vec<tokenmill_quant::FormatId>), String> {
+fn chosen(
+    names: &[String],
+) -> Result<(Vec<&'static Kind>, Vec<tokenmill_quant::FormatId>), String> {
     let (mut of_kinds, mut of_types) = (Vec::new(), Vec::new());
     let all = ["kinds".to_owned(), "types".to_owned()];
     for name in if names.is_empty() { &all } else { names } {
@@ -99,8 +101,14 @@ fn rows(
     let mut columns: Vec<String> = prompts.iter().map(|p| format!("prompt {p}")).collect();
     columns.extend(decodes);
     if !of_kinds.is_empty() {
-        println!("% of the limit of operations in prompts, of main memory's reads in decoding; tok/s beside it\n");
-        println!("| kind | weights | {} |\n|{}", columns.join(" | "), "---|".repeat(2 + columns.len()));
+        println!(
+            "% of the limit of operations in prompts, of main memory's reads in decoding; tok/s beside it\n"
+        );
+        println!(
+            "| kind | weights | {} |\n|{}",
+            columns.join(" | "),
+            "---|".repeat(2 + columns.len())
+        );
     }
     for kind in of_kinds {
         for weights in ["bf16", "4 bits"] {
@@ -115,7 +123,10 @@ fn rows(
     }
     if !of_types.is_empty() {
         let columns = columns.join(" | ");
-        println!("\n| stored type | file MB | resident over file | {columns} |\n|{}", "---|".repeat(3 + prompts.len() + 2));
+        println!(
+            "\n| stored type | file MB | resident over file | {columns} |\n|{}",
+            "---|".repeat(3 + prompts.len() + 2)
+        );
     }
     for format in of_types {
         let path = scratch.join(format!("{}.gguf", format.name()));
@@ -124,7 +135,8 @@ fn rows(
             let over = resident as f64 / bytes as f64;
             Ok(format!("{:.0} | {over:.2} | {}", bytes as f64 / 1e6, cells.join(" | ")))
         });
-        let row = row.unwrap_or_else(|problem| problem.lines().next().unwrap_or_default().to_owned());
+        let row =
+            row.unwrap_or_else(|problem| problem.lines().next().unwrap_or_default().to_owned());
         println!("| {} | {row} |", format.name());
         let _ = std::fs::remove_file(&path);
     }
@@ -151,7 +163,8 @@ fn cells(asked: &Asked, model: &Path) -> Result<(Vec<String>, u64), String> {
     }
     let names = asked.prompts.split(',').map(|p| format!("pp{p}"));
     let names = names.chain(["tg32".to_owned(), format!("tg32@{}", asked.depth)]);
-    let cells = names.map(|name| found.get(&name).map_or("–".to_owned(), |line| cell(&name, line)));
+    let cells =
+        names.map(|name| found.get(&name).map_or("–".to_owned(), |line| cell(&name, line)));
     Ok((cells.collect(), first.1))
 }
 

@@ -39,7 +39,11 @@ fn batch_chunks_threads_and_instruction_set_do_not_show() {
         let check = |what: &str, found: Vec<u32>| {
             let differing = expected.iter().zip(&found).position(|(e, f)| e != f);
             assert_eq!(found.len(), expected.len());
-            assert_eq!(differing, None, "{:?} {kv:?} {mode:?}: {what}", model.program.caches[0].kind);
+            assert_eq!(
+                differing, None,
+                "{:?} {kv:?} {mode:?}: {what}",
+                model.program.caches[0].kind
+            );
         };
         for chunk in [7, 64, 512] {
             for threads in [1, 2, 3] {

@@ -65,7 +65,13 @@ pub const KINDS: &[Kind] = &[
     },
     Kind {
         golden: "falcon_h1",
-        wide: &[("mamba_d_ssm", "2048"), ("mamba_n_heads", "32"), ("mamba_d_head", "64"), ("mamba_d_state", "128"), ("mamba_n_groups", "1")],
+        wide: &[
+            ("mamba_d_ssm", "2048"),
+            ("mamba_n_heads", "32"),
+            ("mamba_d_head", "64"),
+            ("mamba_d_state", "128"),
+            ("mamba_n_groups", "1"),
+        ],
     },
     Kind {
         golden: "mamba2",

@@ -35,7 +35,8 @@ pub fn blocks(format: FormatId) -> Result<Vec<Vec<u8>>, String> {
     let mut numbers = vec![0.0; info.block_weights];
     let mut found = Vec::new();
     for _ in 0..TRIES {
-        let mut block: Vec<u8> = random.by_ref().flat_map(u64::to_le_bytes).take(info.block_bytes).collect();
+        let mut block: Vec<u8> =
+            random.by_ref().flat_map(u64::to_le_bytes).take(info.block_bytes).collect();
         if info.block_weights == 1 {
             let x = 0.04 * (f32::from(block[0]) / 255.0 - 0.5);
             let encode = info.encode.ok_or("a format without an encoder")?;
@@ -95,7 +96,8 @@ fn meta() -> Meta {
 }
 
 fn tensors(format: FormatId) -> Vec<TensorHeader> {
-    let header = |name: String, format, shape: &[u64]| TensorHeader { name, format, shape: shape.to_vec() };
+    let header =
+        |name: String, format, shape: &[u64]| TensorHeader { name, format, shape: shape.to_vec() };
     let mut all = vec![
         header("token_embd.weight".into(), format, &[VOCAB, HIDDEN]),
         header("output_norm.weight".into(), FormatId::F32, &[HIDDEN]),

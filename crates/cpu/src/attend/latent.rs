@@ -110,9 +110,7 @@ impl LatentLayout {
             *out = match self.format {
                 KvFormat::F32 => f32::from_le_bytes(numbers.as_chunks::<4>().0[i]),
                 KvFormat::Bf16 => bf16_to_f32(u16::from_le_bytes(numbers.as_chunks::<2>().0[i])),
-                KvFormat::Int16 => {
-                    f32::from(i16::from_le_bytes(numbers.as_chunks::<2>().0[i]))
-                }
+                KvFormat::Int16 => f32::from(i16::from_le_bytes(numbers.as_chunks::<2>().0[i])),
                 _ => f32::from(numbers[i] as i8),
             };
         }
@@ -290,7 +288,9 @@ mod tests {
                     assert!((got * scale - x).abs() <= 1.001 * step * most, "{format:?} {got} {x}");
                 }
             }
-            assert!(bytes[..layout.block_bytes() + 9 * layout.row_bytes()].iter().all(|b| *b == 0xff));
+            assert!(
+                bytes[..layout.block_bytes() + 9 * layout.row_bytes()].iter().all(|b| *b == 0xff)
+            );
         }
     }
 }

@@ -151,7 +151,9 @@ impl Half<'_> {
         for step in start..end {
             let to = &mut values[step * value_stride(self.layout.latent)..];
             // SAFETY: passed on.
-            unsafe { self.values::<V, KIND>(step, &mut to[..self.layout.latent.next_multiple_of(GROUP)]) };
+            unsafe {
+                self.values::<V, KIND>(step, &mut to[..self.layout.latent.next_multiple_of(GROUP)])
+            };
         }
     }
 

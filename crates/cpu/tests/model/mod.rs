@@ -73,8 +73,13 @@ impl Model {
             group_blocks: vec![8 * 512 / BLOCK; if latents { 1 } else { 2 }],
             top_logprobs: 8,
         };
-        let mut model =
-            Self { program: Program::default(), material: Material::default(), limits, latents, rng: 99 };
+        let mut model = Self {
+            program: Program::default(),
+            material: Material::default(),
+            limits,
+            latents,
+            rng: 99,
+        };
         model.build(kv, formats);
         model.program.check().expect("a consistent program");
         model
