@@ -3,12 +3,10 @@
 use std::ops::Range;
 
 use tokenmill_backend::DeviceError;
-use tokenmill_ir::{BlockId, CacheKind, CacheSpec, KvFormat, Limits};
-use tokenmill_quant::float::{bf16_to_f32, f32_to_bf16};
+use tokenmill_ir::{BlockId, CacheKind, CacheSpec, Limits};
 
 use crate::DEVICE;
-use crate::attend::{BLOCK_TOKENS, KvLayout};
-use crate::isa::Isa;
+use crate::attend::{KvLayout, LatentLayout};
 use crate::memory::{Parts, forget};
 use crate::weight::{Bytes, Slabs};
 
@@ -17,30 +15,10 @@ use crate::weight::{Bytes, Slabs};
 pub(crate) enum Shape {
     /// Keys and values of 32 tokens.
     Paged(KvLayout),
-    /// One row a token: the latent, then the rotated key, each with its scale for bytes.
-    Latent(LatentRow),
+    /// Rows of 32 tokens: the latent, then the rotated key.
+    Latent(LatentLayout),
     /// A slot of f32.
     State(usize),
-}
-
-/// A token of a latent cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LatentRow {
-    format: KvFormat,
-    pub latent: usize,
-    pub rope: usize,
-}
-
-impl LatentRow {
-    /// Bytes of a token: two scales (used for bytes only), then the numbers.
-    fn bytes(&self) -> usize {
-        let size = match self.format {
-            KvFormat::F32 => 4,
-            KvFormat::Bf16 => 2,
-            _ => 1,
-        };
-        8 + ((self.latent + self.rope) * size).next_multiple_of(4)
-    }
 }
 
 /// One cache of one layer.
@@ -83,14 +61,16 @@ impl Cache {
                 let what = format!("latents in {:?}", spec.format);
                 return Err(DeviceError::Unsupported { device: DEVICE.into(), what });
             }
-            CacheKind::Latent { latent, rope } => {
-                Shape::Latent(LatentRow { format: spec.format, latent: n(latent), rope: n(rope) })
-            }
+            CacheKind::Latent { latent, rope } => Shape::Latent(LatentLayout {
+                format: spec.format,
+                latent: n(latent),
+                rope: n(rope),
+            }),
             CacheKind::State { len } => Shape::State(n(len)),
         };
         let block_bytes = match shape {
             Shape::Paged(layout) => layout.block_bytes(),
-            Shape::Latent(row) => row.bytes() * BLOCK_TOKENS,
+            Shape::Latent(layout) => layout.block_bytes(),
             Shape::State(len) => len * 4,
         };
         let group = n(spec.group);
@@ -172,82 +152,5 @@ impl Cache {
         assert!(src < self.blocks && dst < self.blocks, "blocks of the cache");
         // SAFETY: both inside the buffer; `copy_to` allows them to be the same.
         unsafe { self.start.add(src * len).copy_to(self.start.add(dst * len), len) }
-    }
-
-    fn latent_row(&self, row: &LatentRow, block: BlockId, token: usize) -> Range<usize> {
-        let start = block.0 as usize * self.block_bytes + token * row.bytes();
-        start..start + row.bytes()
-    }
-
-    /// Stores a token of a latent cache.
-    ///
-    /// # Safety
-    /// Nobody else uses the token at the same time.
-    pub unsafe fn store_latent(&self, block: BlockId, token: usize, latent: &[f32], key: &[f32]) {
-        let Shape::Latent(row) = &self.shape else { return };
-        // SAFETY: by contract.
-        let bytes = unsafe { self.parts().part(self.latent_row(row, block, token)) };
-        let (scales, mut numbers) = bytes.split_at_mut(8);
-        for (i, x) in [latent, key].into_iter().enumerate() {
-            let top = x.iter().fold(0, |top, x| top.max(x.to_bits() & 0x7fff_ffff));
-            let scale = f32::from_bits(top) / 127.0;
-            scales[4 * i..4 * i + 4].copy_from_slice(&scale.to_le_bytes());
-            for &x in x {
-                let code = if scale == 0.0 { 0.0 } else { (x / scale).round_ties_even() };
-                let (four, two) = (x.to_le_bytes(), f32_to_bf16(x).to_le_bytes());
-                let one = [code as i8 as u8];
-                let stored: &[u8] = match row.format {
-                    KvFormat::F32 => &four,
-                    KvFormat::Bf16 => &two,
-                    _ => &one,
-                };
-                let (now, rest) = numbers.split_at_mut(stored.len());
-                now.copy_from_slice(stored);
-                numbers = rest;
-            }
-        }
-    }
-
-    /// Reads a token of a latent cache: its latent and its key. out [latent + rope]
-    ///
-    /// # Safety
-    /// As [`Self::bytes`].
-    pub unsafe fn load_latent(&self, isa: Isa, block: BlockId, token: usize, out: &mut [f32]) {
-        let Shape::Latent(row) = &self.shape else { return };
-        // SAFETY: by contract.
-        let bytes = &unsafe { self.bytes() }[self.latent_row(row, block, token)];
-        load_row(isa, row, bytes, out);
-    }
-}
-
-crate::math::per_isa! {
-    /// The numbers of a stored row.
-    load_row(row: &LatentRow, bytes: &[u8], out: &mut [f32]) = load_row_lanes;
-}
-
-#[inline(always)]
-fn load_row_lanes(row: &LatentRow, bytes: &[u8], out: &mut [f32]) {
-    let (scales, numbers) = bytes.split_at(8);
-    match row.format {
-        KvFormat::F32 => {
-            let numbers = numbers.as_chunks::<4>().0;
-            out.iter_mut().zip(numbers).for_each(|(o, n)| *o = f32::from_le_bytes(*n));
-        }
-        KvFormat::Bf16 => {
-            let numbers = numbers.as_chunks::<2>().0;
-            let of = |n: &[u8; 2]| bf16_to_f32(u16::from_le_bytes(*n));
-            out.iter_mut().zip(numbers).for_each(|(o, n)| *o = of(n));
-        }
-        _ => {
-            let (latent, key) = out.split_at_mut(row.latent);
-            let (of_latent, of_key) = numbers.split_at(row.latent);
-            let scales = scales.as_chunks::<4>().0;
-            for ((out, numbers), scale) in
-                [(latent, of_latent), (key, of_key)].into_iter().zip(scales)
-            {
-                let scale = f32::from_le_bytes(*scale);
-                out.iter_mut().zip(numbers).for_each(|(o, n)| *o = f32::from(*n as i8) * scale);
-            }
-        }
     }
 }

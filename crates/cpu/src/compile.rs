@@ -12,7 +12,7 @@ use tokenmill_ir::{
 
 use crate::DEVICE;
 use crate::attend::rope::Rotation;
-use crate::attend::{ItemSource, Middles, SPLIT, Steady};
+use crate::attend::{ItemSource, Middles, SPLIT, Steady, head_groups};
 use crate::caches::Cache;
 use crate::exec::Outputs;
 use crate::linear::{Encoding, Mode, scratch_lines};
@@ -478,18 +478,14 @@ impl<'a> Compiler<'a> {
                 (attend::Source::Fresh { k, v }, ItemSource::Fresh)
             }
         };
-        let needs = &mut self.needs.attention;
-        needs.group = needs.group.max(heads / kv_heads);
-        needs.k_dim = needs.k_dim.max(q.cols / heads);
-        needs.v_dim = needs.v_dim.max(v_dim);
-        let items = self.items((item_source, heads, kv_heads));
-        let max_splits = self.most_splits(&attend.mask);
-        let parts = self.draft.flat(attend::parts_len(heads, v_dim, max_splits));
+        let k_dim = q.cols / heads;
+        let room = self.room((heads, kv_heads), (k_dim, v_dim), item_source, &attend.mask);
         let kernel = attend::Attend {
             q,
             out,
             heads,
             kv_heads,
+            k_dim,
             v_dim,
             scale: attend.scale,
             softcap: attend.softcap,
@@ -500,17 +496,43 @@ impl<'a> Compiler<'a> {
             steady,
             next_cache: self.next_cache(op),
             store,
-            items,
-            counter: self.needs.counters,
-            parts,
-            max_splits,
+            room,
         };
+        self.push_attend(kernel, reads, writes);
+    }
+
+    /// What an attention of those heads and columns works with.
+    fn room(
+        &mut self,
+        (heads, kv_heads): (usize, usize),
+        (k_dim, v_dim): (usize, usize),
+        source: ItemSource,
+        mask: &Mask,
+    ) -> attend::Room {
+        let needs = &mut self.needs.attention;
+        needs.group = needs.group.max(heads / kv_heads);
+        needs.k_dim = needs.k_dim.max(k_dim);
+        needs.v_dim = needs.v_dim.max(v_dim);
+        let items = self.items((source, heads, kv_heads));
+        let max_splits = self.most_splits(mask);
+        let parts = self.draft.flat(attend::parts_len(heads, v_dim, max_splits));
         self.needs.counters += 1;
-        let (join, parts) = (attend::Join(kernel.clone()), Resource::Region(parts));
+        attend::Room { items, counter: self.needs.counters - 1, parts, max_splits }
+    }
+
+    /// Adds an attention, and the joining of its splits.
+    fn push_attend(
+        &mut self,
+        kernel: attend::Attend,
+        mut reads: Vec<Resource>,
+        mut writes: Vec<Resource>,
+    ) {
+        let (join, parts) = (attend::Join(kernel.clone()), Resource::Region(kernel.room.parts));
+        let out = region(kernel.out);
         writes.push(parts);
         self.draft.push(kernel, Split::Own, &reads, &writes);
         reads.push(parts);
-        self.draft.push(join, Split::Few(RowKind::Tokens), &reads, &[region(out)]);
+        self.draft.push(join, Split::Few(RowKind::Tokens), &reads, &[out]);
     }
 
     fn head_linear(&mut self, x: Cols, heads: usize, weight: WeightId, out: Cols) -> Done {
@@ -558,13 +580,32 @@ impl<'a> Compiler<'a> {
     }
 
     fn attend_latent(&mut self, op: &op::AttendLatent) {
-        let (q_latent, q_rope) = (Cols::from(op.q_latent), Cols::from(op.q_rope));
-        let (heads, cache) = (op.heads as usize, op.cache.0 as usize);
-        let (scale, out) = (op.scale, self.whole(op.out));
-        let kernel = latent::AttendLatent { q_latent, q_rope, heads, scale, cache, out };
-        self.need_row(kernel.needs());
-        let reads = [region(q_latent), region(q_rope), Resource::Cache(cache)];
-        self.draft.push(kernel, Split::Own, &reads, &[region(out)]);
+        let (q, q_rope) = (Cols::from(op.q_latent), Cols::from(op.q_rope));
+        let (heads, cache, out) = (op.heads as usize, op.cache.0 as usize, self.whole(op.out));
+        let (latent, rope) = (q.cols / heads, q_rope.cols / heads);
+        let source = ItemSource::Cache { group: self.caches[cache].group };
+        let (kv_heads, mask) = (head_groups(heads), Mask::Causal);
+        let room = self.room((heads, kv_heads), (latent + rope, latent), source, &mask);
+        let kernel = attend::Attend {
+            q,
+            out,
+            heads,
+            kv_heads,
+            k_dim: latent + rope,
+            v_dim: latent,
+            scale: op.scale,
+            softcap: None,
+            mask,
+            blocks: false,
+            sinks: None,
+            source: attend::Source::Latents { cache, q_rope },
+            steady: None,
+            next_cache: None,
+            store: None,
+            room,
+        };
+        let reads = vec![region(q), region(q_rope), Resource::Cache(cache)];
+        self.push_attend(kernel, reads, vec![region(out)]);
     }
 
     fn vector(&self, w: WeightId) -> Vec<f32> {

@@ -195,6 +195,11 @@ fn head_of(format: KvFormat, dim: u32) -> (u32, u32) {
     (bytes.next_multiple_of(4), code)
 }
 
+/// How latents are kept where others have that format: no kernel reads them as codes of 16 bits, so they are bf16.
+pub(crate) fn latent_format(format: KvFormat) -> KvFormat {
+    if format == KvFormat::Int16 { KvFormat::Bf16 } else { format }
+}
+
 impl CacheLayout {
     fn of(spec: &CacheSpec, block_tokens: u32) -> Result<Self, DeviceError> {
         let (keys, values) = spec.format.parts();
@@ -207,7 +212,8 @@ impl CacheLayout {
                 if spec.format.of_latents() != spec.format {
                     return Err(unsupported(format!("latents in {:?}", spec.format)));
                 }
-                (1, [head_of(keys, latent), head_of(keys, rope)])
+                let format = latent_format(keys);
+                (1, [head_of(format, latent), head_of(format, rope)])
             }
             CacheKind::State { len } => (1, [(len * 4, 0), (0, 0)]),
         };

@@ -7,8 +7,7 @@ pub enum KvFormat {
     F32,
     /// bfloat16, rounded to nearest even.
     Bf16,
-    /// Signed codes in 16 bits with one f32 scale a token and head: `x ≈ s·q`, `s = max|x| / 4095`. Not
-    /// for latents.
+    /// Signed codes in 16 bits with one f32 scale a token and head: `x ≈ s·q`, `s = max|x| / 4095`.
     Int16,
     /// Signed bytes with one f32 scale a token and head: `x ≈ s·q`, `s = max|x| / 127`.
     Int8,
@@ -25,11 +24,10 @@ impl KvFormat {
         [Self::F32, Self::Bf16, Self::Int16, Self::Int8, Self::Int4, Self::K8V4];
 
     /// The format of latents where keys and values have this one: at least bytes, since a
-    /// latent is all that its layer keeps of a token; numbers that need no scale where there is room.
+    /// latent is all that its layer keeps of a token.
     pub fn of_latents(self) -> Self {
         match self {
             Self::Int4 | Self::K8V4 => Self::Int8,
-            Self::Int16 => Self::Bf16,
             other => other,
         }
     }

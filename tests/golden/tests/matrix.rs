@@ -96,6 +96,16 @@ fn recurrences_change_nothing_of_that() {
     }
 }
 
+#[test]
+fn latents_change_nothing_of_that() {
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let golden = Golden::read("deepseek_v3");
+    let path = golden.path(tokenmill_golden_tests::Variant::Config, scratch.path());
+    let vocab = 1 + u64::from(golden.ids.iter().copied().max().unwrap_or(0));
+    let formats = [KvFormat::Int16, KvFormat::Bf16, KvFormat::Int8, KvFormat::F32];
+    check("deepseek_v3", &path, vocab, &formats.map(|kv| (Mode::Int8, kv)));
+}
+
 fn plain() -> Variant<'static> {
     let isa = Isa::detect();
     Variant {

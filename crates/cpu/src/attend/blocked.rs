@@ -11,6 +11,7 @@ use tokenmill_quant::float::rounded_factor;
 
 use super::chunk::{Chunk, in_tile};
 use super::codes::{code_scale, short_code, top};
+use super::latent::Segment;
 use super::layout::{BLOCK_TOKENS, GROUP};
 use super::mix::{MIX_MAX, mixed, transform_block, transform_blocks};
 use super::scratch::{floats, shorts, words};
@@ -97,7 +98,7 @@ pub(super) unsafe fn scores<
             let of = const { if N == 1 { BLOCK_TOKENS / GROUP } else { 1 } };
             let ahead = ahead::<V, S, N>(t.next, (pass, of), t.steps);
             for step in 0..t.steps {
-                let at = |i| t.k.add(pass * N + i).read().add(step * t.k_step);
+                let at = |i| t.k.add(pass * N + i).read().add(t.k_start + step * t.k_step);
                 if STORED {
                     fetch::<V, S, N>(ahead, step);
                 }
@@ -105,7 +106,7 @@ pub(super) unsafe fn scores<
                     for i in 0..N {
                         let (k, q) = (factors::<V, S, STORED>(at(i), t.k_step), anew(t.q));
                         for (r, sum) in sum.iter_mut().enumerate() {
-                            sum[i] = S::add(sum[i], k, S::splat(q.add(r * t.steps + step)));
+                            sum[i] = S::add(sum[i], k, S::splat(q.add(r * t.q_stride + step)));
                         }
                     }
                     continue;
@@ -115,7 +116,7 @@ pub(super) unsafe fn scores<
                     *k = factors::<V, S, STORED>(at(i), t.k_step);
                 }
                 for (r, sum) in sum.iter_mut().enumerate() {
-                    let q = S::splat(t.q.add(r * t.steps + step));
+                    let q = S::splat(t.q.add(r * t.q_stride + step));
                     for (sum, k) in sum.iter_mut().zip(k) {
                         *sum = S::add(*sum, k, q);
                     }
@@ -126,8 +127,9 @@ pub(super) unsafe fn scores<
                 for (i, sum) in sum.iter().enumerate() {
                     let lane = (pass * N + i) * GROUP;
                     let sum = if STORED { S::in_order(*sum) } else { *sum };
-                    let s = S::score(sum, t.k_scale.wrapping_add(lane));
-                    V::store_floats(V::mul(s, q_scale), t.s.add(r * TILE + lane));
+                    let s = V::mul(S::score(sum, t.k_scale.wrapping_add(lane)), q_scale);
+                    let to = t.s.add(r * TILE + lane);
+                    V::store_floats(if t.adds { V::add(V::floats(to), s) } else { s }, to);
                 }
             }
         }
@@ -210,34 +212,43 @@ pub(super) unsafe fn values<
 /// Queries as sums of this kind read them, and what their scores are multiplied by.
 #[inline(always)]
 pub(super) fn load_queries(job: &AttendJob<'_>, item: &Item, keys: Kind, scratch: &mut Scratch) {
-    let (dim, group, format) = (job.k_dim, job.group(), job.formats().0);
-    let query = |row: usize| {
-        let first = (item.kv_head as usize * group + row % group) * dim;
-        job.q.get(item.row as usize + row / group, first..first + dim)
-    };
+    let (dim, format) = (job.k_dim, job.formats().0);
     let rows = job.rows(item);
     for row in 0..rows {
         if row + ROWS_AHEAD < rows {
-            prefetch(query(row + ROWS_AHEAD).as_ptr(), dim);
+            for ahead in job.query(item, row + ROWS_AHEAD) {
+                prefetch(ahead.as_ptr(), ahead.len());
+            }
         }
-        let mut from = query(row);
+        let [mut from, beside] = job.query(item, row);
         scratch.q_scale[row] = job.scale;
+        // No tile is there yet.
+        let widened = &mut floats(&mut scratch.k)[..dim];
         if let Some(steady) = job.steady {
-            // No tile is there yet.
-            let widened = &mut floats(&mut scratch.k)[..dim];
             let factors = steady.of_queries(item.kv_head as usize);
             let each = widened.iter_mut().zip(from).zip(factors);
             each.for_each(|((to, x), factor)| *to = x * factor);
             from = widened;
+        } else if !beside.is_empty() {
+            widened[..from.len()].copy_from_slice(from);
+            widened[from.len()..].copy_from_slice(beside);
+            from = widened;
         }
         match keys {
             Kind::Bytes | Kind::Shorts => {
-                let cols = dim.next_multiple_of(2);
+                let cols = 2 * job.key_steps(2);
                 let to = &mut shorts(&mut scratch.q)[row * cols..][..cols];
-                to[dim..].fill(0);
                 let mut buffer = [0.0; MIX_MAX];
-                let from = if keys == Kind::Bytes { mixed(from, &mut buffer) } else { from };
-                scratch.q_scale[row] *= encode(from, job.query_codes(), &mut to[..dim]);
+                let turns = keys == Kind::Bytes && !job.has_latents();
+                let from = if turns { mixed(from, &mut buffer) } else { from };
+                for (i, segment) in job.segments(2).enumerate() {
+                    let to = &mut to[2 * segment.first..][..2 * segment.steps];
+                    let (to, odd) = to.split_at_mut(segment.cols.len());
+                    odd.fill(0);
+                    let most = job.query_codes(segment.cols.len());
+                    let scale = encode(&from[segment.cols], most, to);
+                    scratch.q_scale[i * scratch.rows + row] = job.scale * scale;
+                }
             }
             Kind::Pairs => {
                 let to = &mut words(&mut scratch.q)[row * dim / 2..][..dim / 2];
@@ -397,14 +408,18 @@ unsafe fn band<V: Tiles, K: Sums<V>, W: Sums<V>>(
     };
     // SAFETY: passed on; the scratch is as large as its shapes.
     unsafe {
-        for start in chunks() {
-            let chunk = chunk(start, scratch);
-            if chunk.keys.is_empty() {
-                sums.see_nothing(job, &chunk, scratch);
-                continue;
+        for (i, segment) in job.segments(K::PER_STEP).enumerate() {
+            for start in chunks() {
+                let chunk = chunk(start, scratch);
+                if chunk.keys.is_empty() {
+                    sums.see_nothing(job, &chunk, scratch);
+                    continue;
+                }
+                score_rows::<V, K>(job, source, (i, &segment), &chunk, scratch);
+                if segment.cols.end == job.k_dim {
+                    meet_scores::<V>(job, first, &chunk, scratch);
+                }
             }
-            score_rows::<V, K>(job, source, &chunk, scratch);
-            meet_scores::<V>(job, first, &chunk, scratch);
         }
         sums.weigh::<V>(job, rows.clone(), scratch);
         for start in chunks() {
@@ -423,7 +438,7 @@ unsafe fn band<V: Tiles, K: Sums<V>, W: Sums<V>>(
     }
 }
 
-/// Scores of a chunk of rows.
+/// Scores of a chunk of rows: what segment `i` of the columns adds.
 ///
 /// # Safety
 /// As [`split`].
@@ -431,23 +446,27 @@ unsafe fn band<V: Tiles, K: Sums<V>, W: Sums<V>>(
 unsafe fn score_rows<V: Tiles, S: Sums<V>>(
     job: &AttendJob<'_>,
     source: &TileSource,
+    (i, segment): (usize, &Segment),
     chunk: &Chunk,
     scratch: &mut Scratch,
 ) {
-    let steps = job.k_dim.div_ceil(S::PER_STEP);
+    let q_stride = job.key_steps(S::PER_STEP);
     let (first, rows) = (chunk.rows.start, chunk.rows.len());
     for (group, count, passes) in passes(chunk.groups(), V::vectors(rows, source.keys_stored)) {
         let lane = group * GROUP;
         let t = ScoreTile {
-            q: floats(&mut scratch.q)[first * steps..].as_ptr(),
-            steps,
+            q: floats(&mut scratch.q)[first * q_stride + segment.first..].as_ptr(),
+            q_stride,
+            steps: segment.steps,
             passes,
             k: source.k[group..group + count * passes].as_ptr(),
+            k_start: segment.first * source.k_step,
             k_step: source.k_step,
             next: source.next_k,
             s: floats(&mut scratch.s)[chunk.at * TILE + lane..].as_mut_ptr(),
-            k_scale: floats(&mut scratch.scales)[lane..].as_ptr(),
-            q_scale: scratch.q_scale[first..].as_ptr(),
+            adds: i > 0,
+            k_scale: floats(&mut scratch.scales)[2 * segment.scale * TILE + lane..].as_ptr(),
+            q_scale: scratch.q_scale[i * scratch.rows + first..].as_ptr(),
         };
         // SAFETY: the groups are inside the tile, the rows inside `q` and `s`.
         unsafe {

@@ -487,13 +487,13 @@ fn int4_code(x: f32, width: f32) -> u8 {
 
 /// max|x| / 127; NaN where there is a NaN.
 #[inline(always)]
-fn int8_scale(x: &[f32]) -> f32 {
+pub(super) fn int8_scale(x: &[f32]) -> f32 {
     top(x) / 127.0
 }
 
 /// x / scale rounded, ties to even; 0 where that is not a number.
 #[inline(always)]
-fn int8_code(x: f32, scale: f32) -> i8 {
+pub(super) fn int8_code(x: f32, scale: f32) -> i8 {
     (x / scale).round_ties_even() as i8
 }
 

@@ -23,6 +23,9 @@ mod blocked;
 #[cfg(target_arch = "x86_64")]
 mod chunk;
 mod codes;
+mod latent;
+#[cfg(target_arch = "x86_64")]
+mod latent_tiles;
 mod layout;
 mod mix;
 pub mod rope;
@@ -48,6 +51,7 @@ use tokenmill_ir::{BlockId, KvFormat, Mask, Span};
 use crate::isa::Isa;
 use crate::math::per_isa;
 use crate::memory::{Parts, prefetch_to_write};
+pub use latent::{LatentLayout, head_groups};
 pub use layout::{BLOCK_TOKENS, KvLayout};
 use layout::{GROUP, is_codes};
 use mix::{transform_block, transform_blocks};
@@ -111,6 +115,18 @@ pub enum Keys<'a> {
         /// The block tables of the batch, concatenated.
         tables: &'a [BlockId],
     },
+    /// Latents in a cache that already holds this step's tokens: the keys and values of all heads. Columns of a query are
+    /// those that meet the latent, in `q`, and those that meet the rotated key.
+    Latents {
+        /// Their shape.
+        layout: LatentLayout,
+        /// Their bytes.
+        bytes: &'a [u8],
+        /// As in `Cache`.
+        tables: &'a [BlockId],
+        /// Rotated queries. [tokens, heads × rope]
+        q_rope: Rows<'a>,
+    },
     /// In buffers of this step; a span is the whole sequence.
     Fresh {
         /// Keys. [tokens, kv_heads × k_dim]
@@ -125,11 +141,11 @@ pub enum Keys<'a> {
 pub struct AttendJob<'a> {
     /// Query heads; heads / kv_heads of them share a key head.
     pub heads: usize,
-    /// Key/value heads.
+    /// Key/value heads; of latents groups of query heads that are computed together ([`head_groups`]).
     pub kv_heads: usize,
-    /// Columns of a query and key head.
+    /// Columns of a query and key head; of latents both parts.
     pub k_dim: usize,
-    /// Columns of a value head.
+    /// Columns of a value head; of latents those of the latent.
     pub v_dim: usize,
     /// Multiplies q·k.
     pub scale: f32,
@@ -141,7 +157,7 @@ pub struct AttendJob<'a> {
     pub softcap: Option<f32>,
     /// One logit a query head. [heads]
     pub sinks: Option<&'a [f32]>,
-    /// Rotated queries. [tokens, heads × k_dim]
+    /// Rotated queries, those that meet latents. [tokens, heads × k_dim]
     pub q: Rows<'a>,
     /// Keys and values.
     pub keys: Keys<'a>,
@@ -232,21 +248,37 @@ fn item_tokens(heads: usize, kv_heads: usize) -> usize {
     (ITEM_ROWS * kv_heads / heads).max(1)
 }
 
+impl<'a> AttendJob<'a> {
+    /// The columns of a row's query: those in `q`, and the others.
+    #[inline(always)]
+    fn query(&self, item: &Item, row: usize) -> [&'a [f32]; 2] {
+        let (token, group) = (item.row as usize + row / self.group(), self.group());
+        let head = item.kv_head as usize * group + row % group;
+        let of = |rows: Rows<'a>, dim: usize| rows.get(token, head * dim..(head + 1) * dim);
+        match self.keys {
+            Keys::Latents { layout, q_rope, .. } => {
+                [of(self.q, layout.latent), of(q_rope, layout.rope)]
+            }
+            _ => [of(self.q, self.k_dim), &[]],
+        }
+    }
+}
+
 impl AttendJob<'_> {
     /// Query heads of a key/value head.
     fn group(&self) -> usize {
         self.heads / self.kv_heads
     }
 
-    /// The largest code of a query.
-    fn query_codes(&self) -> f32 {
+    /// The largest code of a query of which so many columns are summed together.
+    fn query_codes(&self, cols: usize) -> f32 {
         match self.formats().0 {
             // 2³¹ has room for products of all columns.
             KvFormat::Int16 => {
-                let most = i32::MAX as usize / (STORED_MAX as usize * self.k_dim);
+                let most = i32::MAX as usize / (STORED_MAX as usize * cols);
                 SHORT_CODE_MAX.min(most as f32)
             }
-            _ if self.k_dim <= 512 => CODE_MAX,
+            _ if cols <= 512 => CODE_MAX,
             _ => LONG_CODE_MAX,
         }
     }
@@ -260,6 +292,7 @@ impl AttendJob<'_> {
     fn formats(&self) -> (KvFormat, KvFormat) {
         match self.keys {
             Keys::Cache { layout, .. } => layout.formats(),
+            Keys::Latents { layout, .. } => (layout.format, layout.format),
             Keys::Fresh { .. } => (KvFormat::F32, KvFormat::F32),
         }
     }
@@ -334,11 +367,19 @@ impl AttendJob<'_> {
         assert!((item.kv_head as usize) < self.kv_heads, "kv head of the item");
         assert!(item.tokens > 0 && item.index + item.tokens <= item.keys, "keys of the item");
         assert!(self.sinks.is_none_or(|s| s.len() == self.heads), "a sink a head");
-        if let Keys::Cache { layout, .. } = self.keys {
-            let shape = (layout.kv_heads, layout.k_dim, layout.v_dim);
-            assert_eq!(shape, (self.kv_heads, self.k_dim, self.v_dim), "shape of the cache");
-            let codes = is_codes(layout.formats().0);
-            assert!(!codes || self.k_dim <= CODES_MAX_DIM, "sums of codes");
+        match self.keys {
+            Keys::Cache { layout, .. } => {
+                let shape = (layout.kv_heads, layout.k_dim, layout.v_dim);
+                assert_eq!(shape, (self.kv_heads, self.k_dim, self.v_dim), "shape of the cache");
+                let codes = is_codes(layout.formats().0);
+                assert!(!codes || self.k_dim <= CODES_MAX_DIM, "sums of codes");
+            }
+            Keys::Latents { layout, .. } => {
+                let shape = (layout.latent + layout.rope, layout.latent);
+                assert_eq!(shape, (self.k_dim, self.v_dim), "shape of the latents");
+                assert!(self.steady.is_none(), "latents without a bias");
+            }
+            Keys::Fresh { .. } => {}
         }
     }
 }

@@ -6,6 +6,7 @@ use tokenmill_ir::KvFormat;
 use tokenmill_quant::float::rounded_factor;
 
 use super::codes::{code_scale, short_code, top};
+use super::latent::Segment;
 use super::layout::{BLOCK_TOKENS, GROUP, is_codes};
 use super::mix::{is_mixed, transform_block, transform_blocks};
 use super::scratch::{floats, words};
@@ -25,40 +26,51 @@ pub(super) fn split(job: &AttendJob<'_>, item: &Item, range: Range<usize>, scrat
         steady: &mut floats(&mut scratch.steady)[..job.k_dim],
     };
     for row in 0..item.tokens as usize * group {
-        let (token, head) = (row / group, item.kv_head as usize * group + row % group);
-        let query = job.q.get(item.row as usize + token, head * job.k_dim..(head + 1) * job.k_dim);
-        let query = Query::new(job, item.kv_head as usize, query, floats(&mut scratch.q));
-        let seen = job.seen(item, token);
+        let room = (floats(&mut scratch.q), &mut scratch.q_scale[..]);
+        let query = Query::new(job, item.kv_head as usize, job.query(item, row), room);
+        let seen = job.seen(item, row / group);
         let seen = seen.start.max(range.start)..seen.end.min(range.end);
         let out = &mut floats(&mut scratch.out)[row * v_cols..][..job.v_dim];
         (scratch.max[row], scratch.sum[row].0) = row_of_split(&mut read, &query, seen, out);
     }
 }
 
-/// A query: numbers or codes, and what scores are multiplied by.
+/// A query: numbers or codes, and what the scores of each segment are multiplied by.
 struct Query<'a> {
     row: &'a [f32],
-    scale: f32,
-    /// As it came.
+    scales: &'a [f32],
+    /// As it came, where keys are without a bias.
     given: &'a [f32],
 }
 
 impl<'a> Query<'a> {
-    fn new(job: &AttendJob<'_>, head: usize, query: &'a [f32], row: &'a mut [f32]) -> Query<'a> {
-        let row = &mut row[..query.len()];
+    fn new(
+        job: &AttendJob<'_>,
+        head: usize,
+        [query, beside]: [&'a [f32]; 2],
+        (row, scales): (&'a mut [f32], &'a mut [f32]),
+    ) -> Query<'a> {
+        let row = &mut row[..job.k_dim];
         let keys = job.formats().0;
-        row.copy_from_slice(query);
+        row[..query.len()].copy_from_slice(query);
+        row[query.len()..].copy_from_slice(beside);
         if let Some(steady) = job.steady {
             row.iter_mut().zip(steady.of_queries(head)).for_each(|(x, factor)| *x *= factor);
         }
         match keys {
-            KvFormat::Int8 if is_mixed(query.len()) => transform_blocks(row, query.len()),
+            KvFormat::Int8 if is_mixed(query.len()) && !job.has_latents() => {
+                transform_blocks(row, query.len());
+            }
             KvFormat::Int4 => transform_blocks(row, transform_block(query.len())),
             KvFormat::Bf16 => row.iter_mut().for_each(|x| *x = rounded_factor(*x)),
             _ => {}
         }
-        let codes = if is_codes(keys) { encode(row, job.query_codes()) } else { 1.0 };
-        Query { row, scale: codes * job.scale, given: query }
+        for (segment, scale) in job.segments(1).zip(&mut *scales) {
+            let most = job.query_codes(segment.cols.len());
+            let codes = if is_codes(keys) { encode(&mut row[segment.cols], most) } else { 1.0 };
+            *scale = codes * job.scale;
+        }
+        Query { row, scales, given: query }
     }
 }
 
@@ -164,8 +176,8 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads a key or value; returns its scale.
-    fn read(&mut self, index: usize, part: Part) -> f32 {
+    /// Reads a key or value; returns its scales: of a latent and the key beside it, else the same twice.
+    fn read(&mut self, index: usize, part: Part) -> [f32; 2] {
         let (job, item, number) = (self.job, self.item, &mut *self.number);
         let head = item.kv_head as usize;
         match job.keys {
@@ -173,16 +185,22 @@ impl Reader<'_> {
                 let block = tables[item.origin as usize + index / BLOCK_TOKENS].0 as usize;
                 let bytes = &bytes[layout.head_at(block, head)..];
                 let slot = index % BLOCK_TOKENS;
-                match part {
+                [match part {
                     Part::Keys => layout.key(bytes, slot, &mut number[..job.k_dim]),
                     Part::Values => layout.value(bytes, slot, &mut number[..job.v_dim]),
-                }
+                }; 2]
+            }
+            Keys::Latents { layout, bytes, tables, .. } => {
+                let block = tables[item.origin as usize + index / BLOCK_TOKENS].0 as usize;
+                let row = layout.rows(bytes, block, index % BLOCK_TOKENS);
+                let cols = if part == Part::Keys { job.k_dim } else { job.v_dim };
+                layout.numbers(row, &mut number[..cols])
             }
             Keys::Fresh { k, v } => {
                 let (rows, dim) = if part == Part::Keys { (k, job.k_dim) } else { (v, job.v_dim) };
                 let row = rows.get(item.origin as usize + index, head * dim..(head + 1) * dim);
                 number[..dim].copy_from_slice(row);
-                1.0
+                [1.0; 2]
             }
         }
     }
@@ -196,14 +214,18 @@ impl Reader<'_> {
 
     /// The score of a key, but for that.
     fn score(&mut self, query: &Query<'_>, index: usize) -> f32 {
-        let k_scale = self.read(index, Part::Keys);
-        let pairs = query.row.iter().zip(&*self.number);
-        let s = if is_codes(self.job.formats().0) {
-            let sum: i32 = pairs.map(|(&q, &k)| q as i32 * k as i32).sum();
-            sum as f32 * k_scale * query.scale
-        } else {
-            pairs.fold(0.0, |s, (q, k)| q.mul_add(*k, s)) * query.scale
+        let k_scales = self.read(index, Part::Keys);
+        let of_segment = |(segment, q_scale): (Segment, &f32)| {
+            let pairs = query.row[segment.cols.clone()].iter().zip(&self.number[segment.cols]);
+            if is_codes(self.job.formats().0) {
+                let sum: i32 = pairs.map(|(&q, &k)| q as i32 * k as i32).sum();
+                sum as f32 * k_scales[segment.scale] * q_scale
+            } else {
+                pairs.fold(0.0, |s, (q, k)| q.mul_add(*k, s)) * q_scale
+            }
         };
+        let segments = self.job.segments(1).zip(query.scales).map(of_segment);
+        let s = segments.reduce(|sum, s| sum + s).unwrap_or_default();
         self.job.softcap.map_or(s, |cap| tanh(s / cap) * cap)
     }
 
@@ -227,7 +249,7 @@ impl Reader<'_> {
         }
         let mut scales = [0.0; TILE];
         for (j, scale) in scales[..weights.len()].iter_mut().enumerate() {
-            *scale = self.read(at + j, Part::Values);
+            [*scale, _] = self.read(at + j, Part::Values);
         }
         let (inverse, scale) = code_scale(top(&scales), self.job.weight_codes());
         for (p, of_value) in weights.iter_mut().zip(scales) {

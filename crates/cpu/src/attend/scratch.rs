@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::latent::{most_segments, value_stride};
 use super::layout::GROUP;
 use super::{AttendJob, BAND, ITEM_ROWS, Item, TILE, TILES, item_tokens};
 
@@ -15,17 +16,17 @@ pub(super) struct Lanes(pub [f32; 16]);
 pub struct Scratch {
     /// Rows of queries. [rows][k_dim] f32, or codes or bf16s of 16 bits in pairs
     pub(super) q: Vec<Lanes>,
-    /// What the scores of a row are multiplied by. [rows]
+    /// What the scores of a row are multiplied by, of each segment of its columns. [segments][rows]
     pub(super) q_scale: Vec<f32>,
-    /// A tile of keys. [k_dim][64] f32, or [k_dim / 2][64][2] codes or bf16s
+    /// A tile of keys. [k_dim][64] f32, or [k_dim / 2][64][2] codes or bf16s; of latents four groups, one after the other
     pub(super) k: Vec<Lanes>,
-    /// A tile of values. [64][v_cols] f32, or [32][v_cols][2] codes or bf16s
+    /// A tile of values. [64][v_cols] f32, or [32][v_cols][2] codes or bf16s, rows of latents farther apart
     pub(super) v: Vec<Lanes>,
     /// What the keys of the tiles of a split are without. [4][k_dim]
     pub(super) steady: Vec<Lanes>,
     /// What the scores of rows are without in them. [4][rows]
     pub(super) shifts: Vec<Lanes>,
-    /// Scales of the tile's keys and values. [2][64]
+    /// Scales of the tile's keys and values, and of the keys beside latents. [3][64]
     pub(super) scales: Vec<Lanes>,
     /// Scores, then weights, of a band of rows. [48][64]
     pub(super) s: Vec<Lanes>,
@@ -51,7 +52,7 @@ pub struct Scratch {
     pub(super) total_out: Vec<Lanes>,
     /// Where the block table has the first block of the item that follows, and which of its heads.
     pub(super) then: Option<(usize, usize)>,
-    rows: usize,
+    pub(super) rows: usize,
     k_dim: usize,
     v_dim: usize,
 }
@@ -65,12 +66,12 @@ impl Scratch {
         let v_cols = v_dim.next_multiple_of(GROUP);
         Scratch {
             q: lanes(rows * k_dim.next_multiple_of(2)),
-            q_scale: vec![0.0; rows],
+            q_scale: vec![0.0; most_segments(k_dim) * rows],
             k: lanes((k_dim.next_multiple_of(2) * TILE).max(v_cols)),
-            v: lanes(TILE * v_cols),
+            v: lanes(TILE * value_stride(v_dim)),
             steady: lanes(TILES * k_dim.next_multiple_of(GROUP)),
             shifts: lanes(TILES * rows.next_multiple_of(GROUP)),
-            scales: lanes(2 * TILE),
+            scales: lanes(3 * TILE),
             s: lanes(BAND * TILE),
             tops: lanes(BAND * GROUP),
             p: lanes(BAND * TILE / 2),

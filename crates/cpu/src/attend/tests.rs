@@ -28,6 +28,8 @@ struct Case {
     sharp: f32,
     /// Bias of keys: how large, and how its first columns rotate.
     bias: Option<(f32, Option<RopePairing>)>,
+    /// Whether keys are latents and what is beside them, the same for all heads, and values the latents.
+    latent: bool,
 }
 
 const CASE: Case = Case {
@@ -43,6 +45,7 @@ const CASE: Case = Case {
     sinks: false,
     sharp: 1.0,
     bias: None,
+    latent: false,
 };
 
 /// Everything that a case computes from.
@@ -106,8 +109,21 @@ fn data(case: &Case) -> Data {
         let middles = rotation.map(|rotation| Arc::new(Middles::new(&rotation, n)));
         Steady::new(bias, &of_queries, case.k_dim, middles)
     });
-    let (v, sinks) = (random(n * case.kv_heads * case.v_dim, 3), random(case.heads, 4));
+    let (mut v, sinks) = (random(n * case.kv_heads * case.v_dim, 3), random(case.heads, 4));
+    if case.latent {
+        let mut rows = random(n * case.k_dim, 2);
+        let beside = |i: &usize| i % case.k_dim >= case.v_dim;
+        (0..rows.len()).filter(beside).for_each(|i| rows[i] *= 3.0);
+        let again = |row: &[f32]| vec![row; case.kv_heads].concat();
+        k = rows.chunks_exact(case.k_dim).flat_map(again).collect();
+        v = k.chunks_exact(case.k_dim).flat_map(|row| row[..case.v_dim].to_vec()).collect();
+    }
     Data { q, k, v, sinks, steady }
+}
+
+/// Some columns of the rows of queries of the heads of tokens.
+fn columns(case: &Case, q: &[f32], cols: Range<usize>) -> Vec<f32> {
+    q.chunks_exact(case.k_dim).flat_map(|q| q[cols.clone()].to_vec()).collect()
 }
 
 /// A rotation of three quarters of a head.
@@ -135,14 +151,21 @@ fn layout(case: &Case) -> KvLayout {
     KvLayout { format, kv_heads, k_dim, v_dim }
 }
 
+fn latents(case: &Case) -> LatentLayout {
+    let Case { format, k_dim, v_dim, .. } = *case;
+    LatentLayout { format, latent: v_dim, rope: k_dim.saturating_sub(v_dim) }
+}
+
 /// Stores and attends chunk after chunk. [tokens, heads × v_dim]
 fn run(case: &Case, data: &Data, way: Way) -> Vec<f32> {
-    let layout = layout(case);
+    let (layout, latents) = (layout(case), latents(case));
+    let q_rope = columns(case, &data.q, case.k_dim - latents.rope..case.k_dim);
     let blocks = 67; // a prime, so that every spread is a permutation
     assert!(case.tokens <= blocks * BLOCK_TOKENS);
     let tables: Vec<BlockId> =
         (0..blocks).map(|b| BlockId((b * way.spread % blocks) as u32)).collect();
-    let mut bytes = vec![way.stale; layout.bytes(blocks)];
+    let of_block = if case.latent { latents.block_bytes() } else { layout.block_bytes() };
+    let mut bytes = vec![way.stale; blocks * of_block];
     let mut out = vec![f32::NAN; case.tokens * case.heads * case.v_dim];
     let mut scratch = Scratch::new(case.heads, case.kv_heads, case.k_dim, case.v_dim);
     let chunk = way.chunk.min(case.tokens);
@@ -161,8 +184,16 @@ fn run(case: &Case, data: &Data, way: Way) -> Vec<f32> {
             if let Some(steady) = &data.steady {
                 steady.leave(way.isa, token, 0, &mut k, &mut room);
             }
+            let slot = token % BLOCK_TOKENS;
             // SAFETY: one thread.
-            unsafe { layout.store(way.isa, cache, block, token % BLOCK_TOKENS, &k, v) };
+            unsafe {
+                if case.latent {
+                    let (latent, key) = k[..case.k_dim].split_at(case.v_dim);
+                    latents.store(way.isa, cache, (block, slot), latent, key);
+                } else {
+                    layout.store(way.isa, cache, block, slot, &k, v);
+                }
+            }
         }
         let mut tables = tables.clone();
         if let Mask::Window(n) | Mask::Chunk(n) = case.mask {
@@ -175,6 +206,10 @@ fn run(case: &Case, data: &Data, way: Way) -> Vec<f32> {
                 k: Rows { data: &data.k, stride: case.kv_heads * case.k_dim },
                 v: Rows { data: &data.v, stride: case.kv_heads * case.v_dim },
             }
+        } else if case.latent {
+            let stride = case.heads * latents.rope;
+            let q_rope = Rows { data: &q_rope[first * stride..], stride };
+            Keys::Latents { layout: latents, bytes: &bytes, tables: &tables, q_rope }
         } else {
             Keys::Cache { layout, bytes: &bytes, tables: &tables }
         };
@@ -204,6 +239,8 @@ fn step(
     if case.blocks.is_empty() {
         blocks.clear();
     }
+    let q_cols = if case.latent { case.v_dim } else { case.k_dim };
+    let q = columns(case, &data.q, 0..q_cols);
     let job = AttendJob {
         heads: case.heads,
         kv_heads: case.kv_heads,
@@ -214,10 +251,7 @@ fn step(
         blocks: &blocks,
         softcap: case.softcap,
         sinks: case.sinks.then_some(&data.sinks[..]),
-        q: Rows {
-            data: &data.q[first * case.heads * case.k_dim..],
-            stride: case.heads * case.k_dim,
-        },
+        q: Rows { data: &q[first * case.heads * q_cols..], stride: case.heads * q_cols },
         keys,
         steady: data.steady.as_ref(),
         out: Parts::new(&mut out[first * case.heads * case.v_dim..]),
@@ -285,6 +319,13 @@ fn rounded(format: KvFormat, x: &[f32], dim: usize) -> Vec<f64> {
     x.chunks_exact(dim).flat_map(round).collect()
 }
 
+/// A latent and what is beside it as a cache gives them back.
+fn rounded_latent(case: &Case, row: &[f32]) -> Vec<f64> {
+    let (latent, key) = row.split_at(case.v_dim);
+    let parts = [latent, key].map(|part| rounded(case.format, part, part.len()));
+    parts.concat()
+}
+
 /// The Hadamard transform of a head in f64, by its definition: signs by the parity of i & j.
 fn turn_back_exactly(head: &mut [f64]) {
     let block = transform_block(head.len());
@@ -311,11 +352,19 @@ fn oracle(case: &Case, data: &Data) -> Vec<f64> {
             steady.leave(Isa::Scalar, token, 0, k, &mut vec![0.0; case.k_dim]);
         }
     }
-    let mut q = transformed(of_keys, &q, case.k_dim);
+    let turned = |format, x: &[f32], dim| match case.latent {
+        true => x.to_vec(),
+        false => transformed(format, x, dim),
+    };
+    let mut q = turned(of_keys, &q, case.k_dim);
     if of_keys == KvFormat::Bf16 {
         q.iter_mut().for_each(|q| *q = rounded_factor(*q));
     }
-    let k = rounded(of_keys, &transformed(of_keys, &k, case.k_dim), case.k_dim);
+    let k = turned(of_keys, &k, case.k_dim);
+    let k = match case.latent {
+        true => k.chunks(case.k_dim).flat_map(|row| rounded_latent(case, row)).collect(),
+        false => rounded(of_keys, &k, case.k_dim),
+    };
     let v = match of_values {
         KvFormat::Int4 => transformed(of_values, &data.v, case.v_dim),
         _ => data.v.clone(),
@@ -400,6 +449,23 @@ fn cases() -> Vec<Case> {
         Case { heads: 1, k_dim: 16, v_dim: 8, tokens: 1100, sharp: 4.0, ..CASE },
         Case { heads: 2, k_dim: 16, v_dim: 8, tokens: 2100, mask: Mask::Window(500), ..CASE },
     ];
+    let latent = |heads, kv_heads, (latent, rope), tokens| Case {
+        heads,
+        kv_heads,
+        k_dim: latent + rope,
+        v_dim: latent,
+        tokens,
+        latent: true,
+        ..CASE
+    };
+    let latents = [
+        latent(3, 1, (64, 16), 150),
+        latent(6, 2, (160, 32), 70),
+        latent(2, 1, (21, 7), 90),
+        latent(1, 1, (520, 24), 40),
+        Case { sharp: 4.0, ..latent(4, 2, (16, 8), 700) },
+        latent(40, 2, (32, 64), 37),
+    ];
     let half = Some(RopePairing::Half);
     let biased = |size, pairing, case: Case| Case { bias: Some((size, pairing)), ..case };
     let biased = [
@@ -413,13 +479,17 @@ fn cases() -> Vec<Case> {
     let few_bits = [KvFormat::Int8, KvFormat::Int4, KvFormat::K8V4];
     let in_all = |c: &Case| KvFormat::ALL.map(|format| Case { format, ..c.clone() });
     let in_few = |c: &Case| few_bits.map(|format| Case { format, ..c.clone() });
-    f32_cases.iter().flat_map(in_all).chain(biased.iter().flat_map(in_few)).collect()
+    let of_latents = [KvFormat::F32, KvFormat::Bf16, KvFormat::Int16, KvFormat::Int8];
+    let in_those = |c: &Case| of_latents.map(|format| Case { format, ..c.clone() });
+    let ordinary = f32_cases.iter().flat_map(in_all).chain(biased.iter().flat_map(in_few));
+    ordinary.chain(latents.iter().flat_map(in_those)).collect()
 }
 
 fn name(case: &Case) -> String {
-    let Case { format, heads, kv_heads, k_dim, v_dim, tokens, mask, bias, .. } = case;
+    let Case { format, heads, kv_heads, k_dim, v_dim, tokens, mask, bias, latent, .. } = case;
+    let of = if *latent { "latents" } else { "keys" };
     format!(
-        "{format:?} heads {heads}/{kv_heads} dims {k_dim}/{v_dim} tokens {tokens} {mask:?} {bias:?}"
+        "{of} {format:?} heads {heads}/{kv_heads} dims {k_dim}/{v_dim} tokens {tokens} {mask:?} {bias:?}"
     )
 }
 
@@ -527,7 +597,7 @@ fn a_bias_costs_few_bits_little() {
 
 #[test]
 fn fresh_keys_equal_an_f32_cache() {
-    for case in cases().into_iter().filter(|c| c.format == KvFormat::F32) {
+    for case in cases().into_iter().filter(|c| c.format == KvFormat::F32 && !c.latent) {
         let data = data(&case);
         let expect = run(&case, &data, WAY);
         for isa in vector_isas() {

@@ -85,18 +85,21 @@ impl TileSource {
 pub(super) struct ScoreTile {
     /// First query row: f32, or pairs of codes.
     pub q: *const f32,
-    /// Words (f32, or pairs) of a row.
+    /// Words (f32, or pairs) from a row to the next, and those to sum.
+    pub q_stride: usize,
     pub steps: usize,
     /// Passes over as many groups as the kernel takes at once.
     pub passes: usize,
     /// Where the groups of keys are, each `[steps][16]` words; of bf16 or of pairs of bytes where `STORED`.
     pub k: *const *const u8,
-    /// Bytes from step to step.
+    /// Bytes from there to the first step, and from step to step.
+    pub k_start: usize,
     pub k_step: usize,
     /// Keys of both halves of the tile to come, which are prefetched where `STORED`.
     pub next: [*const u8; 2],
-    /// Scores of the first row from the first group on. [rows][64]
+    /// Scores of the first row from the first group on, and whether these are added to what stands there. [rows][64]
     pub s: *mut f32,
+    pub adds: bool,
     /// int8: scales of the keys from the first group on.
     pub k_scale: *const f32,
     /// What the scores of each row are multiplied by.

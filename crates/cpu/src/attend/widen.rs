@@ -10,7 +10,7 @@ use super::layout::{BLOCK_TOKENS, GROUP, KvLayout, SCALED, is_codes};
 use super::scratch::floats;
 use super::sums::Sums;
 use super::tiles::{TileSource, Tiles, fetch};
-use super::{AttendJob, Item, Keys, Rows, Scratch, TILE};
+use super::{AttendJob, Item, Keys, Rows, Scratch, TILE, latent_tiles};
 use crate::simd::Vector;
 
 /// Makes the keys `seen` of the tile (relative to its first) and their values readable for the
@@ -78,6 +78,10 @@ pub(super) unsafe fn tile<V: Tiles, K: Sums<V>, W: Sums<V>>(
                 }
             }
         }
+        // SAFETY: passed on.
+        Keys::Latents { .. } => unsafe {
+            source = latent_tiles::tile::<V, K, W>(job, item, tile, seen, scratch);
+        },
         Keys::Fresh { k, v } => {
             let (first, head) = (item.origin as usize + tile * TILE, item.kv_head as usize);
             fresh_keys(k, first, head * job.k_dim, job.k_dim, seen.clone(), scratch);
@@ -207,7 +211,7 @@ unsafe fn block<V: Vector, K: Sums<V>, W: Sums<V>>(
 
 /// The bits of each pair of slots that are among `slots`.
 #[inline(always)]
-fn see_pairs(slots: &Range<usize>, pairs: &mut [u32]) {
+pub(super) fn see_pairs(slots: &Range<usize>, pairs: &mut [u32]) {
     pairs.fill(u32::MAX);
     if slots.len() < BLOCK_TOKENS {
         for (pair, bits) in pairs.iter_mut().enumerate() {

@@ -21,6 +21,11 @@ use crate::weight::Weight;
 pub(crate) enum Source {
     /// Index of the cache.
     Cache(usize),
+    /// Index of a cache of latents, and the queries that meet the rotated keys beside them.
+    Latents {
+        cache: usize,
+        q_rope: Cols,
+    },
     Fresh {
         k: Cols,
         v: Cols,
@@ -34,6 +39,7 @@ pub(crate) struct Attend {
     pub out: Cols,
     pub heads: usize,
     pub kv_heads: usize,
+    pub k_dim: usize,
     pub v_dim: usize,
     pub scale: f32,
     pub softcap: Option<f32>,
@@ -48,6 +54,12 @@ pub(crate) struct Attend {
     pub next_cache: Option<usize>,
     /// Keys and values to store first, with few tokens.
     pub store: Option<Store>,
+    pub room: Room,
+}
+
+/// What the attention of a layer works with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Room {
     /// Which list of items, and which counter.
     pub items: usize,
     pub counter: usize,
@@ -82,6 +94,14 @@ impl Attend {
                 // SAFETY: what is read was stored before the last barrier.
                 Keys::Cache { layout, bytes: unsafe { cache.bytes() }, tables: &step.batch.tables }
             }
+            Source::Latents { cache, q_rope } => {
+                let cache = &step.caches[cache];
+                let Shape::Latent(layout) = cache.shape else { return None };
+                // SAFETY: as above.
+                let bytes = unsafe { cache.bytes() };
+                let (tables, q_rope) = (&step.batch.tables, rows(job, q_rope));
+                Keys::Latents { layout, bytes, tables, q_rope }
+            }
             Source::Fresh { k, v } => Keys::Fresh { k: rows(job, k), v: rows(job, v) },
         };
         let out_stride = job.stride(self.out.region);
@@ -92,7 +112,7 @@ impl Attend {
         Some(AttendJob {
             heads: self.heads,
             kv_heads: self.kv_heads,
-            k_dim: self.q.cols / self.heads,
+            k_dim: self.k_dim,
             v_dim: self.v_dim,
             scale: self.scale,
             mask: self.mask,
@@ -109,9 +129,9 @@ impl Attend {
 
     /// Region of the results of all splits of few tokens.
     fn parts<'a>(&self, job: &Job<'a>) -> Parts<'a, f32> {
-        let len = parts_len(self.heads, self.v_dim, self.max_splits);
+        let len = parts_len(self.heads, self.v_dim, self.room.max_splits);
         // SAFETY: the whole region; using parts of it is the unsafe of `Parts`.
-        Parts::new(unsafe { std::slice::from_raw_parts_mut(job.start(self.parts), len) })
+        Parts::new(unsafe { std::slice::from_raw_parts_mut(job.start(self.room.parts), len) })
     }
 
     /// Few tokens: every split of every item is a unit of its own. Whoever has the last split of
@@ -154,7 +174,7 @@ impl Attend {
 
     /// Many tokens: whole items, taken as workers come free.
     fn many(&self, job: &Job<'_>, work: &AttendJob<'_>, items: &[Item]) {
-        let counter = &job.step.counters[self.counter];
+        let counter = &job.step.counters[self.room.counter];
         // The last items of a span see most keys: they go first.
         let take = || {
             let next = counter.fetch_add(1, Ordering::Relaxed);
@@ -195,7 +215,7 @@ impl Attend {
 impl Kernel for Attend {
     fn run(&self, job: &Job<'_>) {
         let Some(work) = self.work(job) else { return };
-        let items = &job.step.items[self.items];
+        let items = &job.step.items[self.room.items];
         if job.step.tokens <= NARROW {
             self.few(job, &work, items);
         } else {
@@ -237,7 +257,7 @@ impl Join {
 impl Kernel for Join {
     fn run(&self, job: &Job<'_>) {
         let Some(work) = self.0.work(job) else { return };
-        let items = &job.step.items[self.0.items];
+        let items = &job.step.items[self.0.room.items];
         let most = items.iter().map(|item| work.splits(item).len()).max().unwrap_or(0);
         let divided = most > JOINED_BY_ALL && job.worker.count() > 1;
         let mine = if divided { job.worker.share(items.len()) } else { 0..items.len() };
@@ -249,7 +269,7 @@ impl Kernel for Join {
                 // every worker has results and scratch of its own, and those of an item are
                 // given to others by one worker, before a barrier.
                 unsafe {
-                    let first = job.start(self.0.parts).add(start);
+                    let first = job.start(self.0.room.parts).add(start);
                     let parts = std::slice::from_raw_parts(first, len);
                     let scratch = &mut job.scratch().attention;
                     join_splits(job.step.isa, &work, item, parts, scratch);

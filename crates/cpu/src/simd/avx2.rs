@@ -470,6 +470,30 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
     unsafe fn bytes(from: *const i8) -> [__m256i; 2] {
         unsafe { halves_of!(i => _mm256_cvtepi8_epi16(_mm_loadu_si128(from.add(16 * i).cast()))) }
     }
+    #[inline(always)]
+    unsafe fn pairs(high: *const u16, low: *const u16) -> [__m256i; 2] {
+        unsafe {
+            halves_of!(i => {
+                let [high, low] = [high, low]
+                    .map(|from| _mm256_cvtepu16_epi32(_mm_loadu_si128(from.add(8 * i).cast())));
+                _mm256_or_si256(_mm256_slli_epi32::<16>(high), low)
+            })
+        }
+    }
+    #[inline(always)]
+    unsafe fn byte_pairs(high: *const i8, low: *const i8) -> [__m256i; 2] {
+        unsafe {
+            let (high, low) = (_mm_loadu_si128(high.cast()), _mm_loadu_si128(low.cast()));
+            [
+                _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(low, high)),
+                _mm256_cvtepi8_epi16(_mm_unpackhi_epi8(low, high)),
+            ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn transpose(from: *const u8, stride: usize, to: *mut u8) {
+        unsafe { transpose(from, stride, to) }
+    }
     // The intrinsic of VNNI is often compiled to the product and the sum.
     #[inline]
     #[target_feature(enable = "avx2")]
@@ -502,6 +526,42 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
                 _mm256_blend_epi16::<0xaa>(_mm256_castps_si256(low[i]), high)
             });
             Self::store(codes, to.cast());
+        }
+    }
+}
+
+/// [`Vector::transpose`]: four squares of eight rows and words.
+///
+/// # Safety
+/// As [`Vector`].
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn transpose(from: *const u8, stride: usize, to: *mut u8) {
+    for (rows, words) in [(0, 0), (0, 8), (8, 0), (8, 8)] {
+        // SAFETY: eight words of eight rows, and of eight vectors, by contract.
+        unsafe {
+            let row = |r: usize| _mm256_loadu_ps(from.add((rows + r) * stride + words * 4).cast());
+            // Pairs of rows, then four of them, in each half; then both halves.
+            let two = |r: usize| {
+                let (a, b) = (row(r), row(r + 1));
+                let low = _mm256_castps_pd(_mm256_unpacklo_ps(a, b));
+                (low, _mm256_castps_pd(_mm256_unpackhi_ps(a, b)))
+            };
+            let four = |r: usize| {
+                let ((a, c), (b, d)) = (two(r), two(r + 2));
+                [
+                    _mm256_castpd_ps(_mm256_unpacklo_pd(a, b)),
+                    _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)),
+                    _mm256_castpd_ps(_mm256_unpacklo_pd(c, d)),
+                    _mm256_castpd_ps(_mm256_unpackhi_pd(c, d)),
+                ]
+            };
+            let (low, high) = (four(0), four(4));
+            for (i, (low, high)) in low.into_iter().zip(high).enumerate() {
+                let at = to.add((words + i) * 64 + rows * 4).cast::<f32>();
+                _mm256_storeu_ps(at, _mm256_permute2f128_ps::<0x20>(low, high));
+                _mm256_storeu_ps(at.add(4 * 16), _mm256_permute2f128_ps::<0x31>(low, high));
+            }
         }
     }
 }

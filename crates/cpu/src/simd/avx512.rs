@@ -384,6 +384,23 @@ impl<const PAIRS: bool> Vector for Avx512<PAIRS> {
     unsafe fn bytes(from: *const i8) -> __m512i {
         unsafe { _mm512_cvtepi8_epi16(_mm256_loadu_si256(from.cast())) }
     }
+    #[inline(always)]
+    unsafe fn byte_pairs(high: *const i8, low: *const i8) -> __m512i {
+        unsafe {
+            let (high, low) = (_mm_loadu_si128(high.cast()), _mm_loadu_si128(low.cast()));
+            let pairs =
+                _mm256_set_m128i(_mm_unpackhi_epi8(low, high), _mm_unpacklo_epi8(low, high));
+            _mm512_cvtepi8_epi16(pairs)
+        }
+    }
+    #[inline(always)]
+    unsafe fn transpose(from: *const u8, stride: usize, to: *mut u8) {
+        unsafe { super::avx2::transpose(from, stride, to) }
+    }
+    #[inline(always)]
+    unsafe fn swap_halves(v: __m512i) -> __m512i {
+        unsafe { _mm512_rol_epi32::<16>(v) }
+    }
     // The intrinsic is often compiled to a product and a sum, at half the rate.
     #[inline]
     #[target_feature(enable = "avx512f,avx512vnni")]

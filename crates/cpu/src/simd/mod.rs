@@ -151,6 +151,12 @@ pub(crate) trait Vector: Sized {
     unsafe fn nibbles(from: *const u8) -> [Self::Float; 2];
     /// 32 signed bytes as 32 i16s.
     unsafe fn bytes(from: *const i8) -> Self::Int;
+    /// 16 pairs of 16 bits, those of `high` in the high halves.
+    unsafe fn pairs(high: *const u16, low: *const u16) -> Self::Int;
+    /// 16 pairs of signed bytes as i16s, those of `high` in the high halves.
+    unsafe fn byte_pairs(high: *const i8, low: *const i8) -> Self::Int;
+    /// Stores word r of sixteen rows of 16 words, `stride` bytes apart, as vector r.
+    unsafe fn transpose(from: *const u8, stride: usize, to: *mut u8);
     /// `sum` + Σ of 2 products i16 × i16 in each lane.
     unsafe fn dot_shorts(sum: Self::Int, a: Self::Int, b: Self::Int) -> Self::Int;
     /// As floats, rounded to nearest, ties to even.
@@ -160,8 +166,8 @@ pub(crate) trait Vector: Sized {
 
     // The rest is for bf16 chains only.
 
-    /// 16 pairs of bf16s, those of `high` in the high halves.
-    unsafe fn pairs(_high: *const u16, _low: *const u16) -> Self::Int {
+    /// Each lane with its halves exchanged.
+    unsafe fn swap_halves(_v: Self::Int) -> Self::Int {
         unreachable!("{NO_PAIRS}")
     }
     /// `sum` + the product of the high halves of two pairs of bf16s, then + that of the low halves, each

@@ -5,7 +5,7 @@ use tokenmill_ir::{
     AttendSource, CacheId, HeadNorm, KeyHead, Mask, RopeId, RopePairing, Rows as RowKind, op,
 };
 
-use super::{CacheLayout, Const, Count, Draft, Extent, Ptr, words};
+use super::{CacheLayout, Const, Count, Draft, Extent, Ptr, latent_format, words};
 use crate::failure::unsupported;
 use crate::kernels::Kernel;
 
@@ -179,7 +179,7 @@ impl Draft<'_> {
         let p = vec![Ptr::Step, one.ptr, two.ptr, Ptr::Cache(*cache), out.ptr];
         let shared = (latent + rope + latent + WARPS * (34 + latent)) * 4;
         let grid = [Extent::rows(RowKind::Tokens), Extent::fixed(count.into()), Extent::ONE];
-        let format = self.program.caches[cache.0 as usize].format;
+        let format = latent_format(self.program.caches[cache.0 as usize].format);
         let kernel = Kernel::AttendLatent(format);
         self.launch(kernel, grid, (32 * WARPS, shared), (p, n, vec![*scale]))
     }

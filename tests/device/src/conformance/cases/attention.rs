@@ -101,7 +101,8 @@ pub(super) fn cases(block: u32) -> Vec<Case> {
     let masks = [Mask::None, Mask::Causal, Mask::Window(9), Mask::Around(5), Mask::Block];
     all.extend(masks.map(|mask| fresh(mask, false, block)));
     all.push(fresh(Mask::Window(3), true, block));
-    all.extend([KvFormat::F32, KvFormat::Bf16, KvFormat::Int8].map(|f| latent(f, block)));
+    let of_latents = KvFormat::ALL.into_iter().filter(|format| format.of_latents() == *format);
+    all.extend(of_latents.map(|format| latent(format, block)));
     all
 }
 
