@@ -4,6 +4,7 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use serde_json::json;
 use tokenmill_backend::Device;
 use tokenmill_files::OpenModel;
 use tokenmill_ir::{Container, Limits, Meta, MetaValue, Program};
@@ -195,6 +196,7 @@ fn preprocessor_of(meta: &Meta) -> Option<String> {
         "qwen2vl_merger" | "qwen2.5vl_merger" | "qwen3vl_merger" => "Qwen2VLImageProcessor",
         "gemma3" => "Gemma3ImageProcessor",
         "idefics3" => "Idefics3ImageProcessor",
+        "mlp" => "CLIPImageProcessor",
         _ => return None,
     };
     let list = |key: &str| -> Option<Vec<f64>> {
@@ -202,13 +204,19 @@ fn preprocessor_of(meta: &Meta) -> Option<String> {
         values.iter().map(MetaValue::as_f64).collect()
     };
     let side = meta.opt_u32("clip.vision.image_size").ok().flatten();
-    let size = side.filter(|_| class == "Gemma3ImageProcessor");
-    let written = serde_json::json!({
+    let one_size = ["Gemma3ImageProcessor", "CLIPImageProcessor"].contains(&class);
+    let square = side.filter(|_| one_size).map(|n| json!({ "height": n, "width": n }));
+    let size = match class {
+        "CLIPImageProcessor" => side.map(|n| json!({ "shortest_edge": n })),
+        _ => square.clone(),
+    };
+    let written = json!({
         "image_processor_type": class,
         "image_mean": list("clip.vision.image_mean"),
         "image_std": list("clip.vision.image_std"),
         "patch_size": meta.opt_u32("clip.vision.patch_size").ok().flatten(),
-        "size": size.map(|side| serde_json::json!({ "height": side, "width": side })),
+        "size": size,
+        "crop_size": square.filter(|_| class == "CLIPImageProcessor"),
     });
     Some(written.to_string())
 }
