@@ -20,6 +20,10 @@ impl Reach<'_> {
     pub const ALL: Reach<'static> = Reach { tokens: usize::MAX, wanted: &|| true };
 }
 
+/// Stands among the ids of a rendered prompt where an image comes of which the template wrote nothing; no
+/// vocabulary has so many tokens.
+pub const IMAGE: u32 = u32::MAX;
+
 /// Units of work between two looks at whether it is still wanted.
 const PACE: u32 = 4096;
 
@@ -154,7 +158,13 @@ impl<'a> Encoder<'a> {
     pub fn rendered(&self, prompt: &RenderedPrompt) -> Result<Vec<u32>, TokenizerError> {
         let text = prompt.text();
         let mut ids = self.start(&text)?;
-        self.parts_of(&text, prompt.own(), &mut ids)?;
+        let mut from = 0;
+        for at in prompt.images().iter().copied() {
+            self.slice_of(&text, from..at, prompt.own(), &mut ids)?;
+            ids.list.push(IMAGE);
+            from = at;
+        }
+        self.slice_of(&text, from..text.len(), prompt.own(), &mut ids)?;
         let completes = self.tokenizer.parts.completes_chats || prompt.is_guess();
         let mut list = ids.list;
         if completes && !list.starts_with(&self.tokenizer.parts.prefix) {
@@ -176,6 +186,22 @@ impl<'a> Encoder<'a> {
         Ok(Ids::new(self.reach))
     }
 
+    /// A part of a text, as [`parts_of`](Self::parts_of) the whole.
+    fn slice_of(
+        &self,
+        text: &str,
+        slice: Range<usize>,
+        within: &[Range<usize>],
+        ids: &mut Ids<'_>,
+    ) -> Result<(), TokenizerError> {
+        let inside = |own: &Range<usize>| {
+            let (start, end) = (own.start.max(slice.start), own.end.min(slice.end));
+            (start < end).then(|| start - slice.start..end - slice.start)
+        };
+        let within: Vec<Range<usize>> = within.iter().filter_map(inside).collect();
+        self.parts_of(text.get(slice.clone()).unwrap_or_default(), &within, ids)
+    }
+
     /// Cuts at the control tokens in these ranges; what lies between is plain.
     fn parts_of(
         &self,
@@ -183,12 +209,10 @@ impl<'a> Encoder<'a> {
         within: &[Range<usize>],
         ids: &mut Ids<'_>,
     ) -> Result<(), TokenizerError> {
-        for (index, part) in
-            self.tokenizer.parts.control.split(text, within).into_iter().enumerate()
-        {
+        for part in self.tokenizer.parts.control.split(text, within) {
             match part {
                 Part::Token(id) => ids.list.push(id),
-                Part::Text(text) => self.plain(text, index == 0, ids)?,
+                Part::Text(text) => self.plain(text, ids.list.is_empty(), ids)?,
             }
             ids.step()?;
         }

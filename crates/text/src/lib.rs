@@ -24,7 +24,7 @@ mod template;
 mod tokenizer;
 mod turn_ends;
 
-pub use encoder::{Encoder, Reach};
+pub use encoder::{Encoder, IMAGE, Reach};
 pub use gguf_vocab::{GgufVocab, TokenType};
 pub use go::{GoError, from_go};
 pub use hf_config::HfTokenizerConfig;

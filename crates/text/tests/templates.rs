@@ -2,8 +2,8 @@
 
 use serde_json::{Value as Json, json};
 use tokenmill_text::{
-    ChatTemplate, DateTime, GgufVocab, RenderOptions, Special, TemplateError, TemplateTokens,
-    Tokenizer,
+    ChatTemplate, DateTime, GgufVocab, IMAGE, RenderOptions, Special, TemplateError,
+    TemplateTokens, Tokenizer,
 };
 
 fn tokens(bos: &str, eos: &str) -> TemplateTokens {
@@ -238,6 +238,39 @@ fn control_tokens_in_messages_stay_text() {
         expected.extend(plain("assistant\n"));
         assert_eq!(encode(&content), expected, "{content:?}");
     }
+}
+
+#[test]
+fn images_stand_where_a_template_for_text_alone_has_their_part() {
+    let tokenizer = smollm2();
+    let ids = |source: &str, content: Json| {
+        let template = ChatTemplate::new(source, tokens("", "")).expect(source);
+        let messages = [json!({ "role": "user", "content": content })];
+        let messages = template.readable(&messages);
+        let prompt = template.render(&messages, &RenderOptions::default()).expect(source);
+        let ids = tokenizer.encode_rendered(&prompt).expect("encoded");
+        (prompt.text().into_owned(), ids.strip_prefix(&[1]).map_or(ids.clone(), <[u32]>::to_vec))
+    };
+    let plain = |text: &str| tokenizer.encode(text, Special::Plain).expect("encoded");
+    let image = json!({ "type": "image" });
+    let text = |text: &str| json!({ "type": "text", "text": text });
+    let strings = "{% for m in messages %}[{{ m['content'] | trim }}]{% endfor %}";
+    // (The last characters that mark an image are a user's own here.)
+    let (written, found) = ids(strings, json!([text("a \u{fdef}"), image, image, text("is?")]));
+    assert_eq!(written, "[a \u{fdef}\n\n\nis?]");
+    let expect = [plain("[a \u{fdef}\n"), vec![IMAGE], plain("\n"), vec![IMAGE], plain("\nis?]")];
+    assert_eq!(found, expect.concat());
+    let (written, found) = ids(strings, json!([image]));
+    assert_eq!((written.as_str(), found), ("[]", [plain("["), vec![IMAGE], plain("]")].concat()));
+    let parts = "{% for m in messages %}{% for p in m['content'] %}[{{ p['text'] }}]{% endfor %}{% endfor %}";
+    let (written, found) = ids(parts, json!([image, text("is?")]));
+    assert_eq!(written, "[][is?]");
+    assert_eq!(found, [plain("["), vec![IMAGE], plain("][is?]")].concat());
+    let sees = "{% for m in messages %}{% for p in m['content'] %}{% if p['type'] == 'image' %}<image>\
+        {% else %}{{ p['text'] }}{% endif %}{% endfor %}{% endfor %}";
+    let (written, found) = ids(sees, json!([image, text("is?")]));
+    assert_eq!((written.as_str(), found.contains(&IMAGE)), ("<image>is?", false));
+    assert!(!ids(strings, json!("\u{fdef}")).1.contains(&IMAGE));
 }
 
 #[test]

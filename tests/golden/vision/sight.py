@@ -830,8 +830,10 @@ NAMES = [
     (r"(?:blocks|encoder\.layers)\.(\d+)\.mlp\.(?:linear_)?(?:fc2|down_proj)", r"v.blk.\1.ffn_down"),
     (r"blocks\.(\d+)\.mlp\.gate_proj", r"v.blk.\1.ffn_gate"),
     (r"merger\.ln_q|merger\.norm|post_layernorm", "v.post_ln"),
-    (r"merger\.mlp\.0|merger\.linear_fc1", "mm.0"),
-    (r"merger\.mlp\.2|merger\.linear_fc2", "mm.2"),
+    (r"embeddings\.class_embedding", "v.class_embd"),
+    (r"pre_layrnorm", "v.pre_ln"),
+    (r"merger\.mlp\.0|merger\.linear_fc1|linear_1", "mm.0"),
+    (r"merger\.mlp\.2|merger\.linear_fc2|linear_2", "mm.2"),
     (r"mm_soft_emb_norm", "mm.soft_emb_norm"),
     (r"mm_input_projection_weight", "mm.input_projection.weight"),
     (r"modality_projection\.proj", "mm.model.fc"),
@@ -841,7 +843,7 @@ PREFIXES = ("visual.", "model.visual.", "vision_tower.vision_model.", "vision_to
             "model.vision_model.", "model.connector.")
 PROJECTORS = {"qwen2_vl": "qwen2vl_merger", "qwen2_5_vl": "qwen2.5vl_merger",
               "qwen3_vl": "qwen3vl_merger", "gemma3": "gemma3", "idefics3": "idefics3",
-              "internvl": "internvl", "internvl_norms": "internvl"}
+              "internvl": "internvl", "internvl_norms": "internvl", "llava": "mlp"}
 
 
 def encoder_name(name, deep):
@@ -895,11 +897,15 @@ def write_mmproj(name):
             numbers |= {"n_wa_pattern": v["fullatt_block_indexes"][0] + 1,
                         "window_size": v["window_size"]}
             w.add_bool("clip.use_silu", True)
-        elif name != "qwen2_vl":
+        elif name not in ("qwen2_vl", "llava"):
             w.add_bool("clip.use_gelu", True)
+        if name == "llava":
+            # (Layers behind the one that is taken are not written.)
+            numbers["block_count"] += c["vision_feature_layer"] + 1
+            w.add_array("clip.vision.feature_layer", [numbers["block_count"]])
         for key, value in numbers.items():
             w.add_uint32(f"clip.vision.{key}", value)
-        w.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-6)
+        w.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-5 if name == "llava" else 1e-6)
         for key in ("image_mean", "image_std"):
             w.add_array(f"clip.vision.{key}", [0.5, 0.5, 0.5])
         deep = v.get("deepstack_visual_indexes", [])
@@ -909,6 +915,13 @@ def write_mmproj(name):
             new = encoder_name(row["name"], deep)
             if new is None:
                 continue
+            if name == "llava":
+                layer = re.match(r"v\.blk\.(\d+)\.", new)
+                if new.startswith("v.post_ln") or layer and int(layer[1]) >= numbers["block_count"]:
+                    continue
+                # (The converter of this form has the two the other way round.)
+                swap = {"ffn_up": "ffn_down", "ffn_down": "ffn_up"}
+                new = re.sub("ffn_up|ffn_down", lambda m: swap[m[0]], new)
             if data.ndim == 5:
                 w.add_tensor(new, data[:, :, 0].copy())
                 w.add_tensor(new + ".1", data[:, :, 1].copy())

@@ -4,6 +4,7 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use serde_json::json;
 use tokenmill_backend::{Device, DeviceError, stored};
 use tokenmill_files::OpenModel;
 use tokenmill_ir::{Container, Limits, Meta, MetaValue, Program};
@@ -204,6 +205,7 @@ fn preprocessor_of(meta: &Meta) -> Option<String> {
         "gemma3" => "Gemma3ImageProcessor",
         "idefics3" => "Idefics3ImageProcessor",
         "internvl" => "GotOcr2ImageProcessor",
+        "mlp" => "CLIPImageProcessor",
         _ => return None,
     };
     let list = |key: &str| -> Option<Vec<f64>> {
@@ -211,11 +213,16 @@ fn preprocessor_of(meta: &Meta) -> Option<String> {
         values.iter().map(MetaValue::as_f64).collect()
     };
     let side = meta.opt_u32("clip.vision.image_size").ok().flatten();
-    let square = ["Gemma3ImageProcessor", "GotOcr2ImageProcessor"];
-    let size = side.filter(|_| square.contains(&class));
+    let square = ["Gemma3ImageProcessor", "GotOcr2ImageProcessor", "CLIPImageProcessor"];
+    let square = square.contains(&class).then_some(side).flatten();
+    let square = square.map(|n| json!({ "height": n, "width": n }));
+    let size = match class {
+        "CLIPImageProcessor" => side.map(|n| json!({ "shortest_edge": n })),
+        _ => square.clone(),
+    };
     let whole = |key: &str| meta.opt_u32(key).ok().flatten();
     let owner = (class == "GotOcr2ImageProcessor").then_some("InternVLProcessor");
-    let written = serde_json::json!({
+    let written = json!({
         "image_processor_type": class,
         "processor_class": owner,
         "min_patches": whole("clip.vision.preproc_min_tiles"),
@@ -223,7 +230,8 @@ fn preprocessor_of(meta: &Meta) -> Option<String> {
         "image_mean": list("clip.vision.image_mean"),
         "image_std": list("clip.vision.image_std"),
         "patch_size": meta.opt_u32("clip.vision.patch_size").ok().flatten(),
-        "size": size.map(|side| serde_json::json!({ "height": side, "width": side })),
+        "size": size,
+        "crop_size": square.filter(|_| class == "CLIPImageProcessor"),
     });
     Some(written.to_string())
 }

@@ -9,6 +9,7 @@ use tokenmill_models::ModelError;
 use tokenmill_models::spec::Axes;
 use tokenmill_models::vision::{self, Grid, Part, Piece, Positions};
 use tokenmill_sched::{Embeddings, Inputs, Media};
+use tokenmill_text::IMAGE;
 
 use crate::handle::{Engine, RowsError};
 use crate::sight::Sight;
@@ -79,7 +80,10 @@ impl Sight {
         encode: Encode<'_>,
         account: u64,
     ) -> Result<(Vec<TokenId>, Inputs), PictureError> {
-        let written = self.written(encode)?;
+        let written = match rendered.contains(&IMAGE) {
+            true => IMAGE,
+            false => self.written(encode)?,
+        };
         let places = rendered.iter().filter(|token| **token == written).count();
         if places != images.len() {
             return Err(PictureError::Count { written: places, given: images.len() });

@@ -21,7 +21,8 @@ use crate::vision::{Gather, Learned, NormAt, Projector, VisionSpec, names};
 pub fn lower_vision(vision: &VisionSpec, checkpoint: &Checkpoint) -> Result<Lowered, ModelError> {
     let usual = |key: Key| key.usual(checkpoint.container).to_owned();
     let checked = Checked::of(&vision.tower, checkpoint.tensors.len(), &usual)?;
-    let mut low = Lower::new(checkpoint, checked.get(), KvFormat::F32, &names::TABLE);
+    let table = names::table_of(checkpoint, vision.tower.hidden);
+    let mut low = Lower::new(checkpoint, checked.get(), KvFormat::F32, table);
     low.vision(vision)?;
     low.used.extend(newline_tensor(vision, checkpoint)?.map(|t| t.name.clone()));
     low.program.check()?;

@@ -44,6 +44,7 @@ pub fn vision_of_mmproj(mmproj: &Checkpoint, text: &Checkpoint) -> Result<Vision
         "gemma3" => f.siglip(Script::Framed)?,
         "idefics3" => f.siglip(Script::Tiled)?,
         "internvl" => f.internvl()?,
+        "mlp" => f.llava()?,
         other => return Err(ModelError::unsupported("clip.projector_type", other)),
     };
     for key in ["projector_type", "projection_dim"] {
@@ -268,5 +269,49 @@ impl<'a> File<'a> {
                 script,
             )
         })
+    }
+
+    /// LLaVA 1.5: every patch becomes a row. What a tower may have or not, the tensors say.
+    fn llava(&self) -> Result<VisionSpec, ModelError> {
+        let (hidden, all, heads) = self.widths(1)?;
+        let (norm, patch, ffn) = (Norm::layer(self.eps()?), self.patch()?, self.ffn(false)?);
+        let taken = self.feature_layer(all)?;
+        let layers = |_| attention(hidden, heads, None, Mask::None);
+        let mut spec = tower((hidden, taken), norm, layers, &ffn);
+        let has = |name: &str| self.mmproj.tensor(name).is_some();
+        spec.embed.norm = has("v.pre_ln.weight").then_some(norm);
+        spec.final_norm = has("v.post_ln.weight").then_some(norm);
+        let side = self.u32("image_size")? / patch.size;
+        if side == 0 {
+            return Err(ModelError::unsupported("clip.vision.image_size", "less than a patch"));
+        }
+        let out = self.text.u32(HIDDEN)?;
+        let inner = self.mmproj.tensor("mm.0.weight").and_then(|t| u32::try_from(t.rows()).ok());
+        let inner = Some((inner.unwrap_or(out), Act::GeluTanh));
+        let projector = Projector { gather: Gather::Concat, norm: None, merging: false, inner };
+        Ok(VisionSpec {
+            positions: Some(Learned { side, stretch: Stretch::None }),
+            class_token: has("v.class_embd"),
+            skipped: all - taken,
+            side: Some(side),
+            ..VisionSpec::plain("mmproj", (spec, patch), (projector, out), Script::Plain("<image>"))
+        })
+    }
+
+    /// How many layers are computed. (Converters write no more layers than count; newer ones say so.)
+    fn feature_layer(&self, all: u32) -> Result<u32, ModelError> {
+        const KEY: &str = "feature_layer";
+        match self.params.opt_list(&self.key(KEY))?.unwrap_or_default() {
+            [] => Ok(all),
+            [one] => {
+                let taken = self.params.whole(&self.key(KEY), one)?;
+                let fits = Some(taken).filter(|n| (1..=all).contains(n));
+                fits.ok_or_else(|| ModelError::unsupported("clip.vision.feature_layer", taken))
+            }
+            several => {
+                let found = format!("{} layers beside each other", several.len());
+                Err(ModelError::unsupported("clip.vision.feature_layer", found))
+            }
+        }
     }
 }

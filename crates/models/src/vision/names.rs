@@ -1,10 +1,38 @@
 //! How files spell the tensors of encoders of images, and of what leads from these to the language
 //! model.
 
+use tokenmill_ir::Checkpoint;
+
 use crate::names::{Role, Row, Table};
 
 /// The spellings.
-pub const TABLE: Table = Table { rows: NAMES, prefixes: PREFIXES };
+const TABLE: Table = Table { rows: NAMES, prefixes: PREFIXES };
+
+/// The same for files in which the two products of the feed-forward part have each other's names, as
+/// llama.cpp's converter of LLaVA and older ones of others write them.
+const SWAPPED: Table = Table { rows: &swapped(), prefixes: PREFIXES };
+
+const fn swapped() -> [Row; NAMES.len()] {
+    let mut rows = [NAMES[0]; NAMES.len()];
+    let mut i = 0;
+    while i < rows.len() {
+        rows[i] = match NAMES[i] {
+            (Role::Up, folder, _) => (Role::Up, folder, &["v.blk.{l}.ffn_down"]),
+            (Role::Down, folder, _) => (Role::Down, folder, &["v.blk.{l}.ffn_up"]),
+            other => other,
+        };
+        i += 1;
+    }
+    rows
+}
+
+/// The spellings of a file whose tower has rows of `hidden` numbers: what is called the second product
+/// takes these, so it is the first.
+pub fn table_of(checkpoint: &Checkpoint, hidden: u32) -> &'static Table {
+    let takes_rows = |name: &str| checkpoint.tensor(name).map(|t| t.cols() == u64::from(hidden));
+    let takes = ["v.blk.0.ffn_up.weight", "v.blk.0.ffn_down.weight"].map(takes_rows);
+    if takes == [Some(false), Some(true)] { &SWAPPED } else { &TABLE }
+}
 
 /// What may stand before the Hugging Face name of a tensor of an encoder of images.
 const PREFIXES: &[&str] = &[

@@ -46,12 +46,18 @@ pub(super) struct Forms {
     last: [Form; 4],
     /// A content that is null stays null: without it the template fails.
     pub(super) keeps_null: bool,
+    /// The template is given images as they are, for it writes where one comes.
+    pub(super) images: bool,
 }
 
 impl Forms {
     /// What templates for text alone read.
-    pub(super) const STRINGS: Forms =
-        Forms { inner: [Form::STRING; 4], last: [Form::STRING; 4], keeps_null: false };
+    pub(super) const STRINGS: Forms = Forms {
+        inner: [Form::STRING; 4],
+        last: [Form::STRING; 4],
+        keeps_null: false,
+        images: true,
+    };
 
     /// Tries a template. One that takes too long for it counts as one for text alone.
     pub(super) fn of(template: &ChatTemplate) -> Forms {
@@ -66,6 +72,7 @@ impl Forms {
             *last = found[1].unwrap_or(*inner);
         }
         let [_, user, ..] = forms.inner;
+        forms.images = user.parts > 0 && writes_images(template)?;
         for mut place in places(template, "tool", user.string) {
             place.null = true;
             let said = json!(TEXTS[0]);
@@ -121,8 +128,25 @@ impl Forms {
     }
 }
 
-fn part(text: &str) -> Json {
+/// A text as a part of a message.
+pub(super) fn part(text: &str) -> Json {
     json!({ "type": "text", "text": text })
+}
+
+/// Whether a template writes something for an image among the parts of what a user says that it does not
+/// write for an empty text.
+fn writes_images(template: &ChatTemplate) -> Result<bool, TemplateError> {
+    let text = part(TEXTS[0]);
+    let image = json!([{ "type": "image" }, text]);
+    let others = [json!([text]), json!([part(""), text])];
+    for place in [true, false].into_iter().flat_map(|plain| places(template, "user", plain)) {
+        let written = |content: &Json| place.written(template, false, content);
+        let seen = written(&image)?;
+        if differ(&seen, &written(&others[0])?) && differ(&seen, &written(&others[1])?) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// How a role's content is read in all conversations in which it is; none if it is in none.

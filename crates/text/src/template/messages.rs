@@ -29,7 +29,7 @@ pub(super) fn normalised(message: &Json, keeps_null: bool) -> Cow<'_, Json> {
 }
 
 /// Characters Unicode keeps out of text for good ("noncharacters").
-const MARKS: std::ops::RangeInclusive<char> = '\u{FDD0}'..='\u{FDEF}';
+pub(super) const MARKS: std::ops::RangeInclusive<char> = '\u{FDD0}'..='\u{FDEF}';
 
 /// The messages with a mark behind the text of the last one, as the hubs' library continues it.
 pub(super) fn with_mark(messages: &[Json]) -> Result<(Vec<Json>, char), TemplateError> {

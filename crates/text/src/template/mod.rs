@@ -5,6 +5,7 @@ mod calls;
 mod clock;
 mod filters;
 mod forms;
+mod images;
 mod json;
 mod lexer;
 mod messages;
@@ -176,6 +177,8 @@ pub struct RenderedPrompt {
     text: String,
     /// What the template itself wrote, in order.
     own: Vec<Range<usize>>,
+    /// Where in the text images come of which the template wrote nothing, ascending.
+    images: Vec<usize>,
     is_guess: bool,
 }
 
@@ -188,6 +191,11 @@ impl RenderedPrompt {
     /// The ranges of the text in which control tokens are tokens.
     pub(crate) fn own(&self) -> &[Range<usize>] {
         &self.own
+    }
+
+    /// Where in the text images come that no text stands for.
+    pub(crate) fn images(&self) -> &[usize] {
+        &self.images
     }
 
     /// Whether the template is not the model's own.
@@ -322,6 +330,11 @@ impl ChatTemplate {
         {
             return Err(TemplateError::ReservedName { name: name.clone() });
         }
+        let with_images = match self.forms.images {
+            true => None,
+            false => images::as_texts(&self.forms, messages)?,
+        };
+        let messages = with_images.as_ref().map_or(messages, |(messages, _)| messages);
         let marked;
         let (messages, mark) = match options.continue_final {
             true => {
@@ -357,7 +370,11 @@ impl ChatTemplate {
         if let Some(mark) = mark {
             cut_at_mark(&mut text, &mut own, mark)?;
         }
-        Ok(RenderedPrompt { text, own, is_guess: self.is_guess })
+        let images = match with_images {
+            Some((_, mark)) => images::taken_out(&mut text, &mut own, mark),
+            None => Vec::new(),
+        };
+        Ok(RenderedPrompt { text, own, images, is_guess: self.is_guess })
     }
 }
 
