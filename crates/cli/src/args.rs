@@ -1,6 +1,6 @@
 //! The command line: every command, flag and default.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -537,6 +537,17 @@ pub struct Serve {
     /// Most disk space of the prompt cache, GiB; a GiB of the disk always stays free.
     #[arg(long, default_value_t = 10.0, value_name = "N", value_parser = gibibytes)]
     pub kv_disk_gb: f64,
+    /// Tells routers what is in the prompt cache of the one model that is served, as vLLM does: a ZeroMQ
+    /// publisher at this address, such as tcp://127.0.0.1:5557. Who reaches it reads the tokens of prompts
+    /// that no key's holder has for himself.
+    #[arg(long, value_name = "URL", value_parser = crate::numbers::tcp)]
+    pub kv_events: Option<SocketAddr>,
+    /// Sends events again to who missed some, at this address.
+    #[arg(long, value_name = "URL", value_parser = crate::numbers::tcp, requires = "kv_events")]
+    pub kv_events_replay: Option<SocketAddr>,
+    /// The first part of every event's message.
+    #[arg(long, value_name = "TEXT", default_value = "", requires = "kv_events")]
+    pub kv_events_topic: String,
     /// Machine.
     #[command(flatten)]
     pub machine: Machine,

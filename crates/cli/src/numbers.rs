@@ -1,7 +1,7 @@
 //! Numbers on the command line: each with its range, which the error message tells.
 
 use std::fmt::Display;
-use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -140,6 +140,16 @@ pub fn host(text: &str) -> Result<IpAddr, String> {
     found.first().copied().ok_or_else(|| "no address of that name".to_owned())
 }
 
+/// An address to listen on, as ZeroMQ has it: `*` is any of this machine's.
+pub fn tcp(text: &str) -> Result<SocketAddr, String> {
+    let wrong = || "an address such as tcp://127.0.0.1:5557".to_owned();
+    let (name, port) =
+        text.strip_prefix("tcp://").and_then(|rest| rest.rsplit_once(':')).ok_or_else(wrong)?;
+    let port = port.parse().map_err(|_| wrong())?;
+    let any = Ok(Ipv4Addr::UNSPECIFIED.into());
+    Ok(SocketAddr::new(if name == "*" { any } else { host(name) }?, port))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,6 +164,22 @@ mod tests {
         }
         let seed = whole::<u64>(0..=u64::MAX);
         assert_eq!(seed("18446744073709551615"), Ok(u64::MAX));
+    }
+
+    #[test]
+    fn addresses_as_zeromq_has_them() {
+        for (text, expect) in [
+            ("tcp://127.0.0.1:5557", Some("127.0.0.1:5557")),
+            ("tcp://*:5557", Some("0.0.0.0:5557")),
+            ("tcp://[::1]:1", Some("[::1]:1")),
+            ("127.0.0.1:5557", None),
+            ("tcp://127.0.0.1", None),
+            ("tcp://127.0.0.1:70000", None),
+            ("ipc:///tmp/x", None),
+        ] {
+            let expect = expect.map(|address| address.parse().unwrap());
+            assert_eq!(tcp(text).ok(), expect, "{text}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokenmill_engine::{Engine, KeepAlive};
 use tokenmill_server::{
-    ImageHosts, Needs, Present, ServeError, ServerConfig, StateConfig, Stock, TlsFiles,
+    ImageHosts, KvEvents, Needs, Present, ServeError, ServerConfig, StateConfig, Stock, TlsFiles,
     serve as listen,
 };
 
@@ -145,6 +145,7 @@ fn present(
 fn names(args: &Serve) -> Result<Vec<Named>, Failure> {
     for (asked, option) in [
         (args.served_model_name.is_some(), "--served-model-name"),
+        (args.kv_events.is_some(), "--kv-events"),
         (args.machine.draft_model.is_some(), "--draft-model"),
     ] {
         if args.models.len() != 1 && asked {
@@ -218,6 +219,11 @@ fn config(args: &Serve, keys: &Path) -> Result<ServerConfig, Failure> {
     config.limits.receipts_bytes = (args.receipts_gb * (1u64 << 30) as f64) as u64;
     config.fetch_images = args.fetch_images.then(|| ImageHosts { named: args.fetch_host.clone() });
     config.traces = args.otlp.as_deref().map(otlp::traces).transpose()?;
+    config.kv_events = args.kv_events.map(|bind| KvEvents {
+        bind,
+        replay: args.kv_events_replay,
+        topic: args.kv_events_topic.clone(),
+    });
     config.timeouts.drain = Duration::from_secs(args.drain_timeout);
     config.timeouts.load = Duration::from_secs(args.load_timeout);
     config.check().map_err(|e| refused(&e))?;

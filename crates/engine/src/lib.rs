@@ -12,7 +12,7 @@ pub mod serving;
 pub use loading::{
     describe, door, encoder, library, load, packaged, plan, sight, start, vocabulary,
 };
-use serving::{answer, draft, eyes, pictures, queue, repeats, rows, stats, vision};
+use serving::{answer, draft, eyes, feed, pictures, queue, repeats, rows, stats, vision};
 pub use serving::{
     backlog, constraint, draft_model, engine, handle, host, request, sampling, tier, timeline,
 };
@@ -21,6 +21,7 @@ pub use answer::Sink;
 pub use draft::DraftMode;
 pub use engine::{Clock, Core, EngineParts, Rebuild, Ticket, Turn};
 pub use eyes::{Eyes, EyesError};
+pub use feed::{CacheFeed, CacheNews, Medium};
 pub use handle::{Cancel, Engine, Events, LeasesAsk, LeasesSink, RowsError, system_clock};
 pub use host::{Host, ModelId, Rota};
 pub use ledger::{Entry, Ledger, Memory, State};
@@ -39,5 +40,5 @@ pub use stats::{EngineStats, STEP_BOUNDS_S};
 pub use timeline::{Chunk, Ending, Part, Timekeeper, Timeline};
 pub use tokenmill_ir::{Defaults, SamplingValues};
 pub use tokenmill_output as output;
-pub use tokenmill_sched::{Embeddings, Inputs, Media, Miss, Numbers};
+pub use tokenmill_sched::{Change, Changes, Embeddings, Inputs, Media, Miss, Numbers};
 pub use vision::{Patches, Vision};

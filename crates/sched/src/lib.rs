@@ -6,6 +6,7 @@
 mod accounts;
 mod block_pool;
 mod cache;
+mod changes;
 mod commit;
 mod fill;
 mod invariants;
@@ -20,6 +21,7 @@ mod scheduler;
 mod sequence;
 mod step;
 
+pub use changes::{Change, Changes, TextPlace};
 pub use leases::{LeaseInfo, LeaseWish};
 pub use media::{Embeddings, Inputs, Media};
 pub use miss::{Miss, Wait};

@@ -9,6 +9,7 @@ use tokenmill_ir::sampling::splitmix;
 use tokenmill_ir::{BlockId, MAX_GROUPS, TokenId};
 
 use crate::block_pool::NONE;
+use crate::changes::Changes;
 
 /// Identity of a run of tokens from the start of a text: chained over blocks, salted at the root,
 /// the same in every process, so that it can name a block on disk.
@@ -80,6 +81,8 @@ pub(crate) struct PrefixTree {
     block_tokens: usize,
     /// Ids of nodes that left, each in its place until another takes it.
     gone: Vec<PrefixId>,
+    /// What changed, where that is noted.
+    pub log: Option<Box<Changes>>,
 }
 
 impl PrefixTree {
@@ -103,6 +106,7 @@ impl PrefixTree {
             by_id,
             block_tokens: block_tokens as usize,
             gone: vec![PrefixId(0); (4 * capacity).clamp(1, MOST_GONE)],
+            log: None,
         }
     }
 
@@ -121,6 +125,11 @@ impl PrefixTree {
 
     pub fn len(&self) -> usize {
         self.nodes.len() - self.spare.len()
+    }
+
+    /// Most nodes.
+    pub fn capacity(&self) -> usize {
+        self.nodes.len()
     }
 
     /// Live nodes.
@@ -201,11 +210,13 @@ impl PrefixTree {
         if parent != NONE {
             self.nodes[parent as usize].children += 1;
         }
+        self.note_stored(n);
         Some(n)
     }
 
     /// Takes a node out; its blocks are given back before.
     pub fn remove(&mut self, n: u32) {
+        self.note_removed(n);
         let node = &mut self.nodes[n as usize];
         assert!(node.live && node.children == 0 && node.leases == 0, "node {n} is still in use");
         assert!(node.blocks.iter().all(|&b| b == BlockId::NONE), "node {n} still has blocks");

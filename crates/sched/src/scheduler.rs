@@ -383,8 +383,11 @@ impl Scheduler {
         self.waiting.make_contiguous().sort_unstable_by_key(arrival);
         let c = &self.config;
         let sharing = !c.whole_sequences && !c.groups.is_empty();
+        self.cache.tree.note_all_removed();
+        let log = self.cache.tree.log.take();
         self.cache =
             KvCache::new(&c.groups, c.block_tokens, &c.limits, c.checkpoint_slots, sharing);
+        self.cache.tree.log = log;
     }
 
     // ---- slots -----------------------------------------------------------------------------

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::Request as HttpRequest;
+use axum::http::HeaderMap;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
@@ -60,12 +61,16 @@ async fn answer(
 ) -> Result<Response, ApiError> {
     let guest = Guest::of(&request);
     let wish = Wish::of(request.headers());
+    let priority = priority(request.headers())?;
     let came = Came::read(&shared, request, wish.is_told).await?;
     let begun = Instant::now();
     let (who, visit) = ((came.account, came.party), came.visit.clone());
     let (ready, place) = came.prepared(&shared, read).await?;
     match ready {
-        Ready::Text { prepared, stream, writer } => {
+        Ready::Text { mut prepared, stream, writer } => {
+            if let Some(priority) = priority {
+                prepared.requests.iter_mut().for_each(|request| request.priority = priority);
+            }
             let held = (place, visit);
             let (mut generation, mut writer, receipt) =
                 begin(&shared, *prepared, (writer, &wish), who, held).await?;
@@ -96,6 +101,20 @@ async fn answer(
             Ok(([(CONTENT_TYPE, "application/json")], told).into_response())
         }
     }
+}
+
+/// What a router says of a request among those of its account: smaller comes first. It stands above what
+/// the body says.
+///
+/// # Errors
+/// 400 for what is no such number.
+fn priority(headers: &HeaderMap) -> Result<Option<i32>, ApiError> {
+    let Some(value) = headers.get("x-request-priority") else { return Ok(None) };
+    let found = value.to_str().ok().and_then(|text| text.trim().parse().ok());
+    found.map(Some).ok_or_else(|| {
+        let message = "the header x-request-priority must be a whole number of 32 bits";
+        ApiError::bad("x-request-priority", message)
+    })
 }
 
 /// Hands a request for text to the engine, with who writes its answer.
@@ -467,7 +486,12 @@ fn ready(
 ) -> Result<Ready, ApiError> {
     Ok(match ask {
         Ask::Generate { ask, stream, writer } => {
+            let tells_ids = ask.manner.tells_ids;
             let mut prepared = prepare::generate(shared, model, *ask, warnings, wanted)?;
+            if tells_ids {
+                let prompts = prepared.requests.iter().map(|request| request.prompt.clone());
+                prepared.head.told_ids = prompts.collect();
+            }
             if let Some(key) = key {
                 within_key(key, &mut prepared)?;
             }

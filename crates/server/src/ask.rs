@@ -119,6 +119,8 @@ pub struct Manner {
     pub lease: Option<Lease>,
     /// The prompts are told with the answer, as texts.
     pub tells_prompts: bool,
+    /// The same as tokens.
+    pub tells_ids: bool,
     /// The client's name for who asks.
     pub user: Option<String>,
 }
@@ -146,6 +148,7 @@ impl Default for Manner {
             diagnose: false,
             lease: None,
             tells_prompts: false,
+            tells_ids: false,
             user: None,
         }
     }
@@ -306,6 +309,8 @@ pub struct Head {
     pub sampling: SamplingValues,
     /// The prompts as texts, where they are told.
     pub told_prompts: Vec<String>,
+    /// The prompts as tokens, where they are told.
+    pub told_ids: Vec<Vec<TokenId>>,
     /// What of the request had no effect.
     pub warnings: Vec<String>,
     /// Text each prompt's answers begin with; empty: none.

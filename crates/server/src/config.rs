@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use crate::fetch::ImageHosts;
 use crate::keys::Key;
+use crate::kv_events::KvEvents;
 use crate::origin::{check_host, check_origin, is_wide};
 use crate::seal::SealKey;
 use crate::state::StateConfig;
@@ -187,6 +188,8 @@ pub struct ServerConfig {
     pub fetch_images: Option<ImageHosts>,
     /// Who takes traces.
     pub traces: Option<Traces>,
+    /// Where what is in the prompt cache is told; none: nowhere.
+    pub kv_events: Option<KvEvents>,
     /// Limits.
     pub limits: Limits,
     /// Timeouts.
@@ -214,6 +217,7 @@ impl ServerConfig {
             receipts: None,
             fetch_images: None,
             traces: None,
+            kv_events: None,
             limits: Limits::default(),
             timeouts: Timeouts::default(),
         }
@@ -420,6 +424,12 @@ pub enum ServeError {
     /// Nothing to serve.
     #[error("no model to serve")]
     NoModel,
+    /// Names of cache blocks are one model's.
+    #[error("the prompt cache of one model can be told, and {models} are served")]
+    SeveralCaches {
+        /// How many.
+        models: usize,
+    },
     /// Two models answer to one name.
     #[error("two models are called {name:?}")]
     SameName {

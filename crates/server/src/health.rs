@@ -50,6 +50,7 @@ pub async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
         .map(|m| ModelPage {
             model: m.served.name(),
             engine: m.served.engine.stats(),
+            block_tokens: m.served.engine.block_tokens(),
             server: &m.metrics,
         })
         .collect();

@@ -24,6 +24,7 @@ use tower::Service;
 
 use crate::config::{ServeError, ServerConfig};
 use crate::guests::{Guest, Guests};
+use crate::kv_events::{self, Sockets};
 use crate::routes::router;
 use crate::shared::{Phase, Shared, reached};
 use crate::socket::{Peer, StallGuard};
@@ -88,6 +89,7 @@ pub fn serve(
     let shared = Arc::new(Shared::new(config, stock.into())?);
     let tls = shared.config.tls.as_ref().map(Tls::new).transpose()?;
     let (listeners, address) = bind(&shared.config)?;
+    let sockets = shared.config.kv_events.as_ref().map(Sockets::bind).transpose()?;
     let runtime = runtime()?;
     let done = runtime.block_on(async {
         let mut signals = signals::Signals::new().map_err(ServeError::Start)?;
@@ -101,12 +103,22 @@ pub fn serve(
         };
         tokio::select! {
             done = run(listeners, Arc::clone(&shared), tls) => done,
+            () = tell_cache(sockets, &shared) => Ok(()), // (it never ends)
             () = watch => Ok(()),
         }
     });
     runtime.shutdown_timeout(LAST_WORDS);
     end(&shared);
     done
+}
+
+/// Tells what is in the prompt cache, if anybody is told; never ends.
+async fn tell_cache(sockets: Option<Sockets>, shared: &Shared) {
+    if let (Some(sockets), Some(source)) = (sockets, &shared.cache) {
+        let told = kv_events::publish(sockets, source, Arc::clone(&shared.residents)).await;
+        told.unwrap_or_else(|error| tracing::error!(%error, "the prompt cache is told no more"));
+    }
+    std::future::pending::<()>().await;
 }
 
 /// What is left to do when nobody is answered any more.
@@ -123,10 +135,16 @@ pub fn spawn(config: ServerConfig, stock: impl Into<Stock>) -> Result<Running, S
     let shared = Arc::new(Shared::new(config, stock.into())?);
     let tls = shared.config.tls.as_ref().map(Tls::new).transpose()?;
     let (listeners, address) = bind(&shared.config)?;
+    let sockets = shared.config.kv_events.as_ref().map(Sockets::bind).transpose()?;
     let runtime = runtime()?;
     let (state, kept) = (Arc::clone(&shared), tls.clone());
     let body = move || {
-        let done = runtime.block_on(run(listeners, Arc::clone(&state), tls));
+        let done = runtime.block_on(async {
+            tokio::select! {
+                done = run(listeners, Arc::clone(&state), tls) => done,
+                () = tell_cache(sockets, &state) => Ok(()), // (it never ends)
+            }
+        });
         runtime.shutdown_timeout(LAST_WORDS);
         end(&state);
         done

@@ -235,6 +235,8 @@ pub struct ModelPage<'a> {
     pub model: &'a str,
     /// What the engine knows.
     pub engine: EngineStats,
+    /// Tokens of a cache block.
+    pub block_tokens: u32,
     /// What the server knows.
     pub server: &'a ModelMetrics,
 }
@@ -323,7 +325,8 @@ const ROWS: &[Row] = &[
     row!("tokenmill_steps_total", None, COUNTER, "Steps of the engine.", |s| s.steps as f64),
 ];
 
-fn used_ratio(stats: &EngineStats) -> f64 {
+/// Cache blocks in use by sequences, of all, in the fullest group, 0 to 1.
+pub fn used_ratio(stats: &EngineStats) -> f64 {
     let groups = stats.groups.iter().take(stats.group_count).filter(|g| g.total > 0);
     let used = groups.map(|g| {
         let held = g.total.saturating_sub(g.free).saturating_sub(g.cached);
@@ -403,7 +406,17 @@ const PARTED: &[(&str, MetricType, &str, Parts)] = &[
     ("vllm:prefix_cache_queries_total", MetricType::COUNTER,
         "Prompt tokens that were looked for in the prefix cache.",
         |page| vec![sample(&[("model_name", page.model)], page.engine.prompt_tokens as f64)]),
+    ("vllm:cache_config_info", MetricType::GAUGE,
+        "1; its labels are the size of the cache.", cache_config),
 ];
+
+fn cache_config(page: &ModelPage<'_>) -> Vec<Metric> {
+    let blocks = page.engine.groups[0].total.to_string();
+    let size = page.block_tokens.to_string();
+    let labels =
+        [("model_name", page.model), ("block_size", &size), ("num_gpu_blocks", &blocks)];
+    vec![sample(&labels, 1.0)]
+}
 
 fn blocks(page: &ModelPage<'_>) -> Vec<Metric> {
     let mut out = Vec::new();
@@ -499,7 +512,7 @@ mod tests {
         engine.groups[0].total = 10;
         engine.groups[0].free = 4;
         engine.groups[0].cached = 1;
-        let page = ModelPage { model: "a\"b\n", engine, server: &server };
+        let page = ModelPage { model: "a\"b\n", engine, block_tokens: 16, server: &server };
         let text = super::page(&[page], &Responses::default(), 2, 0, Duration::from_secs(1));
         let text = text.text();
         for line in text.lines().filter(|l| !l.starts_with("# ")) {

@@ -4,15 +4,15 @@
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tokenmill_engine::KeepAlive;
 use tokenmill_engine::residency::{
     Action, Counts, Known, Refused, Residency, Stage, Status, Trouble, Waiter,
 };
+use tokenmill_engine::{CacheFeed, KeepAlive};
 use tokenmill_ir::MAX_GROUPS;
 use tokenmill_output::Format;
 use tokio::sync::{oneshot, watch};
@@ -46,6 +46,8 @@ pub struct Residents {
     changes: watch::Sender<u64>,
     /// Recipes are changed by one at a time.
     making: Mutex<()>,
+    /// Where the model, if it is one, tells what is in its prompt cache.
+    feed: OnceLock<Arc<CacheFeed>>,
 }
 
 struct Inner {
@@ -160,7 +162,28 @@ impl Residents {
         }
         let changes = watch::Sender::new(0);
         let (inner, making) = (Mutex::new(inner), Mutex::default());
-        Ok(Arc::new(Self { inner, loader, started, changes, making }))
+        let feed = OnceLock::new();
+        Ok(Arc::new(Self { inner, loader, started, changes, making, feed }))
+    }
+
+    /// From now on the model tells that feed what is in its prompt cache, whenever it is in memory.
+    ///
+    /// # Errors
+    /// [`ServeError::SeveralCaches`]: names of blocks are one model's.
+    pub fn tell_to(&self, feed: Arc<CacheFeed>) -> Result<(), ServeError> {
+        let models = self.lock().models.len();
+        if models != 1 {
+            return Err(ServeError::SeveralCaches { models });
+        }
+        let _ = self.feed.set(feed); // the first of this server
+        self.tell_caches();
+        Ok(())
+    }
+
+    /// Tells again what is in the prompt cache.
+    pub fn tell_caches(&self) {
+        let Some(feed) = self.feed.get() else { return };
+        self.there().iter().for_each(|there| there.served.engine.tell_cache(Arc::clone(feed)));
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -576,6 +599,7 @@ impl Residents {
         self.act(|inner, now_s| match loaded {
             Ok(served) => {
                 tracing::info!(model = id, "loaded");
+                self.feed.get().iter().for_each(|f| served.engine.tell_cache(Arc::clone(f)));
                 let entry = &mut inner.models[known.0];
                 entry.there = Some(There::new(served, Arc::clone(&entry.metrics)));
                 inner.all.loaded(known, now_s)

@@ -16,7 +16,7 @@ use crate::fields::shown;
 use crate::openai::conversations;
 use crate::shared::Shared;
 use crate::{
-    access, answering, anthropic, health, llamacpp, models, ollama, openai, openapi, page, requests,
+    access, answering, anthropic, fleet, health, llamacpp, models, ollama, openai, openapi, page, requests,
 };
 
 /// Who may use a route.
@@ -126,6 +126,7 @@ pub const ROUTES: &[Route] = &[
     open_route("/health", || get(health::live)),
     open_route("/v1/health", || get(health::live)),
     open_route("/livez", || get(health::live)),
+    open_route("/ping", || get(health::live)),
     open_route("/readyz", || get(health::ready)),
     keyed_route(Method::GET, "/version", || get(health::version)),
     Route {
@@ -135,6 +136,18 @@ pub const ROUTES: &[Route] = &[
         dialect: openai::DIALECT,
         job: Job::Handle(|| get(health::metrics)),
     },
+    Route {
+        method: Method::GET,
+        path: "/load",
+        access: Access::Operator,
+        dialect: openai::DIALECT,
+        job: Job::Handle(|| get(fleet::load)),
+    },
+    keyed_route(Method::GET, "/server_info", || get(fleet::server_info)),
+    keyed_route(Method::GET, "/get_server_info", || get(fleet::server_info)),
+    keyed_route(Method::GET, "/model_info", || get(fleet::model_info)),
+    keyed_route(Method::GET, "/get_model_info", || get(fleet::model_info)),
+    keyed_route(Method::POST, "/drain", || post(fleet::drain)),
     keyed_route(Method::GET, "/v1/models", || get(anthropic::models::list)),
     keyed_route(Method::GET, "/v1/models/{*id}", || get(anthropic::models::one)),
     keyed_route(Method::GET, "/openapi.json", || get(openapi::page)),
@@ -350,9 +363,9 @@ mod tests {
     fn only_the_reviewed_routes_are_open() {
         let open = ROUTES.iter().filter(|route| route.access == Access::Open);
         let paths: Vec<&str> = open.map(|route| route.path).collect();
-        let open = ["/", "/page/{build}/{file}", "/health", "/v1/health", "/livez", "/readyz"];
+        let open = ["/", "/page/{build}/{file}", "/health", "/v1/health", "/livez", "/ping", "/readyz"];
         assert_eq!(paths, open);
         let operator = ROUTES.iter().filter(|route| route.access == Access::Operator);
-        assert_eq!(operator.map(|route| route.path).collect::<Vec<_>>(), ["/metrics", "/slots"]);
+        assert_eq!(operator.map(|route| route.path).collect::<Vec<_>>(), ["/metrics", "/load", "/slots"]);
     }
 }

@@ -22,6 +22,7 @@ use crate::fields::{Notes, shown};
 use crate::guests::{self, Guests};
 use crate::holding::Holds;
 use crate::keys::{Caller, Key};
+use crate::kv_events::Source;
 use crate::made::Made;
 use crate::metrics::{ModelMetrics, Responses};
 use crate::model::ServedModel;
@@ -132,6 +133,8 @@ pub struct Shared {
     pub state: Option<Arc<State>>,
     /// Where receipts are stored.
     pub receipts: Option<Arc<Store>>,
+    /// What is in the prompt cache, where that is told.
+    pub cache: Option<Source>,
     phase: watch::Sender<Phase>,
     salt: u64,
     issued: AtomicU64,
@@ -145,6 +148,8 @@ impl Shared {
     pub fn new(mut config: ServerConfig, stock: Stock) -> Result<Self, ServeError> {
         config.check()?;
         let residents = Residents::new(stock)?;
+        let cache = config.kv_events.as_ref().map(|_| Source::new());
+        cache.iter().try_for_each(|source| residents.tell_to(Arc::clone(&source.feed)))?;
         let audit = config.audit.as_deref().map(Audit::open).transpose()?;
         let state =
             config.state.as_ref().map(|kept| State::open(kept, &config.limits)).transpose()?;
@@ -174,6 +179,7 @@ impl Shared {
             audit,
             state,
             receipts: receipts.map(Arc::new),
+            cache,
             gate,
             config,
         })

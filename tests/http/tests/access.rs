@@ -149,15 +149,17 @@ fn a_public_bind_without_a_key_does_not_start() {
 }
 
 /// What everybody may ask, also where keys are set: whatever is added here is reviewed.
-const OPEN: [&str; 6] = ["/", "/page/{build}/{file}", "/health", "/v1/health", "/livez", "/readyz"];
+const OPEN: [&str; 7] =
+    ["/", "/page/{build}/{file}", "/health", "/v1/health", "/livez", "/ping", "/readyz"];
 const METHODS: [&str; 9] =
     ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"];
 
 /// What changes the models that are there for everybody: for the first key, and those that may read the
 /// metrics.
-const CHANGES: [(&str, &str); 6] = [
+const CHANGES: [(&str, &str); 7] = [
     ("POST", "/models/pin"),
     ("POST", "/models/unload"),
+    ("POST", "/drain"),
     ("POST", "/api/pull"),
     ("POST", "/api/create"),
     ("POST", "/api/copy"),
@@ -207,7 +209,7 @@ fn refusal(path: &str, method: &str, key: Option<&str>, headers: &[(&str, &str)]
         () if !headers.is_empty() => Some(403),
         () if !open && key != Some("another") && !is_right => Some(401),
         // (For the first key only.)
-        () if ["/metrics", "/slots"].contains(&path) && is_right => Some(403),
+        () if ["/metrics", "/slots", "/load"].contains(&path) && is_right => Some(403),
         () if CHANGES.contains(&(method, path)) && is_right => Some(403),
         () if is_socket => Some(405),
         () if !is_taken => Some(405),

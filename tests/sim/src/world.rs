@@ -15,6 +15,7 @@ use tokenmill_engine::{
 use tokenmill_ir::{GroupKind, Limits, TokenId};
 use tokenmill_sched::StepCost;
 
+use crate::mirror::Mirror;
 use crate::oracle::{self, Course};
 use crate::scene::{Arrival, Ask, Client, Draw, Pace, Scene};
 
@@ -61,6 +62,8 @@ struct World {
     guessing: SimControl,
     pending: Vec<Pending>,
     draw: Draw,
+    /// A copy of what is cached, in some scenes, and how often it is looked at.
+    mirror: Option<(Mirror, u32)>,
 }
 
 /// What clients saw.
@@ -80,6 +83,10 @@ pub struct Clients {
     pub guessed: u64,
     /// See there.
     pub guessed_right: u64,
+    /// Changes of the cache that were told, and how often all of it was.
+    pub told: u64,
+    /// See there.
+    pub told_anew: u64,
 }
 
 /// Runs the scene of a seed; panics where anything is wrong. Returns what was done.
@@ -165,7 +172,8 @@ impl World {
         let mut pending: Vec<Pending> = scene.arrivals.iter().map(expect).collect();
         pending.iter_mut().for_each(|p| predict(p, &scene, &mut draw));
         let clock = scene.true_time.then(|| clock(&scene, &control, &guessing, seed));
-        World { clock, core, control, guessing, pending, draw, scene }
+        let mirror = mirror(&mut core, seed);
+        World { clock, core, control, guessing, pending, draw, mirror, scene }
     }
 
     /// One turn; true when all is done.
@@ -178,12 +186,18 @@ impl World {
         self.offer_drafts();
         self.resize(turn);
         let done = self.core.begin();
+        if !self.core.in_flight() {
+            self.follow(turn);
+        }
         if in_parts {
             self.arrive(turn);
             self.cancel(turn);
         }
-        while self.core.in_flight() {
-            self.core.advance(Duration::ZERO);
+        if self.core.in_flight() {
+            while self.core.in_flight() {
+                self.core.advance(Duration::ZERO);
+            }
+            self.follow(turn);
         }
         if done == Turn::Idle && !in_parts {
             assert!(self.core.is_idle(), "requests are open, but nothing is computed");
@@ -203,6 +217,16 @@ impl World {
             }
         }
         done == Turn::Idle && self.core.is_idle() && self.pending.iter().all(|p| p.since.is_some())
+    }
+
+    /// Whenever it is looked at, the copy is what is cached.
+    fn follow(&mut self, turn: u32) {
+        if let Some((mirror, every)) = &mut self.mirror
+            && turn.is_multiple_of(*every)
+        {
+            mirror.follow();
+            mirror.check(&self.core);
+        }
     }
 
     /// Gives the caches another size; the last one is their first one again.
@@ -293,6 +317,9 @@ impl World {
         if self.scene.draft_model.is_some() && self.scene.drafts == 0 {
             clients.guessed_right = self.core.stats().accepted_tokens;
         }
+        if let Some((mirror, _)) = &self.mirror {
+            (clients.told, clients.told_anew) = (mirror.changes, mirror.anew);
+        }
         for p in &self.pending {
             let is_repeat = |event: &&Event| matches!(event, Event::Repeats { .. });
             clients.repeated += seen(&p.seen).events.iter().filter(is_repeat).count() as u64;
@@ -340,6 +367,11 @@ impl World {
         self.core.resize(&self.scene.config.limits.group_blocks);
         self.core.check();
         assert_eq!(self.core.blocks(), self.scene.config.limits.group_blocks);
+        if let Some((mirror, _)) = &mut self.mirror {
+            self.core.begin(); // (as after every order)
+            mirror.follow();
+            mirror.check(&self.core);
+        }
         for g in 0..self.scene.config.groups.len() {
             let n = self.core.scheduler().group_counts(g);
             assert_eq!(n.free + n.cached, n.total, "blocks of group {g} come back");
@@ -356,6 +388,11 @@ impl World {
                 Ask::Answer(request) => self.check_answer(p, request),
                 Ask::Rows(_) => self.check_rows(p),
             }
+        }
+        if let Some((mirror, _)) = &mut self.mirror {
+            self.core.stop();
+            mirror.follow();
+            assert!(mirror.is_empty(), "a model that is gone has nothing cached");
         }
     }
 
@@ -521,6 +558,17 @@ fn draft_model(scene: &Scene, groups: &[GroupKind], control: &SimControl) -> Dra
     let device = device.expect("the simulated device compiles");
     let model = DraftModel::new(device, &program, &limits, (size, 2), guess_cost(scene));
     model.expect("a cache of keys and values")
+}
+
+/// A copy of what is cached, in one scene of eight; some are looked at seldom, and little waits for them.
+fn mirror(core: &mut Core, seed: u64) -> Option<(Mirror, u32)> {
+    let (every, most) = match seed % 32 {
+        0 | 8 => (1, usize::MAX),
+        16 => (1, 1),
+        24 => (7, 5),
+        _ => return None,
+    };
+    Some((Mirror::of(core, most), every))
 }
 
 /// Time as predicted for what the device does, or any: sometimes none, even backwards.

@@ -14,7 +14,7 @@ use tokenmill_engine::{Core, EngineParts, Event, Lease, Request, Turn, Usage};
 use tokenmill_ir::{GroupKind, Limits, TokenId};
 use tokenmill_kvlog::{Key, Log, LogOptions};
 use tokenmill_sched::{Config, StepCost};
-use tokenmill_sim_tests::Draw;
+use tokenmill_sim_tests::{Draw, Mirror};
 
 const VOCAB: u32 = 40;
 
@@ -32,6 +32,8 @@ struct Totals {
     damaged: u64,
     deleted: u64,
     without: u64,
+    /// Blocks on disk that were told, by models whose are.
+    told: u64,
 }
 
 #[derive(Default)]
@@ -52,6 +54,8 @@ struct World {
     config: Config,
     options: LogOptions,
     texts: Vec<Vec<TokenId>>,
+    /// Nothing goes wrong.
+    well: bool,
 }
 
 fn config(d: &mut Draw) -> Config {
@@ -118,7 +122,7 @@ impl World {
             floor_bytes: 0,
             segment_bytes: u64::from(draw.range(500, 8_000)),
         };
-        World { draw, disk: SimDisk::new(seed), config, options, texts }
+        World { draw, disk: SimDisk::new(seed), config, options, texts, well: false }
     }
 
     fn tier(&self) -> Option<(Tier, TierWorker)> {
@@ -162,12 +166,13 @@ impl World {
             Some((tier, w)) => (core, worker) = (core.with_tier(tier), Some(w)),
             None => totals.without += 1,
         }
-        if self.draw.once_in(12) {
+        let mut mirror = self.well.then(|| Mirror::of(&mut core, usize::MAX));
+        if self.draw.once_in(12) && !self.well {
             control.fail_at(u64::from(self.draw.range(0, 20)));
         }
         let mut asked: Vec<Asked> = Vec::new();
         let (mut left, eager) = (self.draw.range(1, 10), self.draw.range(1, 6));
-        let death = self.draw.once_in(3).then(|| self.draw.range(1, 60));
+        let death = self.draw.once_in(3).then(|| self.draw.range(1, 60)).filter(|_| !self.well);
         for turn in 0.. {
             assert!(turn < 20_000, "no end");
             if left > 0 && self.draw.once_in(3) {
@@ -182,6 +187,10 @@ impl World {
             for _ in 0..self.draw.range(0, eager) {
                 worker.as_mut().map(TierWorker::step);
             }
+            if let Some(mirror) = &mut mirror {
+                mirror.follow();
+                mirror.check(&core);
+            }
             if death == Some(turn) {
                 self.disk.crash_at(self.disk.calls());
                 break;
@@ -194,6 +203,15 @@ impl World {
         self.check(&core, &asked, death.is_none(), totals);
         if death.is_none() {
             while worker.as_mut().is_some_and(TierWorker::step) {}
+        }
+        if let (Some(mirror), Some(worker)) = (&mut mirror, &mut worker) {
+            mirror.follow();
+            // What stands on the disk itself.
+            let mut fresh = Mirror::of(&mut core, usize::MAX);
+            while worker.step() {}
+            fresh.follow();
+            assert_eq!(mirror.on_disk(), fresh.on_disk());
+            totals.told += fresh.on_disk().len() as u64;
         }
     }
 
@@ -304,4 +322,17 @@ fn every_life_gives_the_oracles_tokens() {
         assert!([t.damaged, t.deleted, t.without].iter().all(|&n| n > 30), "{t:?}");
         assert!(t.of_states > count / 10 && t.with_states > t.of_states + count / 2, "{t:?}");
     }
+}
+
+#[test]
+fn what_is_told_of_the_disk_is_what_it_has() {
+    let mut all = Totals::default();
+    for seed in 0..200 {
+        let mut world = World { well: true, ..World::new(seed) };
+        for _ in 0..3 {
+            world.live(&mut all);
+            world.disk.restart(Crash::Kill);
+        }
+    }
+    assert!(all.told > 1000 && all.deleted > 30 && all.from_disk > 100, "{all:?}");
 }

@@ -30,6 +30,8 @@ struct Totals {
     broken_leases: u64,
     guessed: u64,
     guessed_right: u64,
+    told: u64,
+    told_anew: u64,
 }
 
 impl Totals {
@@ -49,6 +51,7 @@ impl Totals {
 
     fn assert_exercised(&self) {
         let rare = [self.preemptions, self.drafts_wrong, self.device_errors, self.failed];
+        assert!(self.told > 1000 && self.told_anew > 1000, "{self:?}");
         let clients = [self.unread, self.leased, self.held, self.repeated, self.broken_leases];
         assert!(self.guessed_right > 1000 && self.guessed > 2 * self.guessed_right, "{self:?}");
         let common =
@@ -89,6 +92,8 @@ fn every_schedule_gives_the_oracles_tokens() {
                 all.recognised += clients.recognised;
                 all.guessed += clients.guessed;
                 all.guessed_right += clients.guessed_right;
+                all.told += clients.told;
+                all.told_anew += clients.told_anew;
             }
             Err(_) => panic!("seed {seed} failed; replay it with TOKENMILL_SIM_SEED={seed}"),
         }

@@ -16,7 +16,7 @@ const OF_A_CALL: [&str; 17] = [
     "kl-base", "machine", "measure", "plot", "raw", "schema", "version",
 ];
 /// Let others in, or say who may come in: never set by a folder's file.
-pub const OPENING: [&str; 18] = [
+pub const OPENING: [&str; 21] = [
     "allow-host",
     "allow-origin",
     "api-key",
@@ -26,6 +26,9 @@ pub const OPENING: [&str; 18] = [
     "host",
     "keys",
     "kv-dir",
+    "kv-events",
+    "kv-events-replay",
+    "kv-events-topic",
     "metrics-key",
     "ollama",
     "otlp",

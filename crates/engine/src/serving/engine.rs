@@ -18,6 +18,7 @@ use tokenmill_text::Tokenizer;
 use crate::answer::{After, Answer, Sink};
 use crate::draft::DraftMode;
 use crate::draft_model::DraftModel;
+use crate::feed::CacheFeed;
 use crate::ledger::Claim;
 use crate::request::{Divergence, Event, Refusal, Request, RequestError, StopReason};
 use crate::rows::Counting;
@@ -36,6 +37,7 @@ mod model_drafts;
 mod restore;
 mod steps;
 mod timelines;
+mod told;
 
 /// Compiles the program again, with empty caches, after that error of the device.
 pub type Rebuild = Box<dyn FnMut(&DeviceError) -> Result<Box<dyn Executable>, DeviceError> + Send>;
@@ -180,6 +182,8 @@ pub struct Core {
     restores: Vec<Restore>,
     /// Parts of the text noted first that were queued for writing.
     kept_parts: u32,
+    /// Who is told what is in the prompt cache.
+    feed: Option<Arc<CacheFeed>>,
     /// Given up last: by then the memory is free.
     claim: Option<Claim>,
 }
@@ -249,6 +253,7 @@ impl Core {
             tier: None,
             restores: Vec::new(),
             kept_parts: 0,
+            feed: None,
             claim: parts.claim,
         };
         core.stats.places.store(core.config.limits.sequences, Ordering::Relaxed);
@@ -473,6 +478,7 @@ impl Core {
         self.size_ticket = None;
         self.leaving.clear();
         self.note_runs();
+        self.tell_cache_anew();
         self.fail_all(&RequestError::Internal(reason.to_string()));
         self.rebuild_device(&lost(reason));
         self.update_sizes();
@@ -509,6 +515,7 @@ impl Core {
         }
         self.rebuild_device(error);
         self.update_sizes();
+        self.tell_cache_changes();
     }
 
     fn rebuild_device(&mut self, error: &DeviceError) {

@@ -19,6 +19,7 @@ use crate::constraint::{Constraint, ConstraintError, Grammars, Held, Settings, V
 use crate::draft::DraftMode;
 use crate::draft_model::DraftModel;
 use crate::engine::{Core, EngineParts, MAX_CHOICES, Ticket};
+use crate::feed::CacheFeed;
 use crate::host::{Message, ModelId, Order, Pulse, Thread};
 use crate::ledger::State;
 use crate::loading::identity::Identity;
@@ -64,6 +65,7 @@ struct Facts {
     has_text: bool,
     draft_model: bool,
     queue: u32,
+    block_tokens: u32,
 }
 
 struct Shared {
@@ -199,6 +201,7 @@ impl Engine {
             has_text: parts.tokenizer.is_some(),
             draft_model: draft_model.is_some(),
             queue: parts.queue,
+            block_tokens: c.block_tokens,
         };
         let (stats, tokenizer) = (Arc::<Stats>::default(), parts.tokenizer.clone());
         if let Some(claim) = &parts.claim {
@@ -361,6 +364,16 @@ impl Engine {
     /// Leases of an account, or of all; `sink` is called on the engine's thread.
     pub fn leases(&self, account: Option<u64>, ask: LeasesAsk, sink: LeasesSink) {
         self.tell(Message::Leases(account, ask, sink)); // an ended engine drops it
+    }
+
+    /// From now on tells what is in the model's prompt cache, and what changes there.
+    pub fn tell_cache(&self, feed: Arc<CacheFeed>) {
+        self.tell(Message::Tell(feed)); // an ended engine has no cache
+    }
+
+    /// Tokens of a cache block.
+    pub fn block_tokens(&self) -> u32 {
+        self.shared.facts.block_tokens
     }
 
     /// What the engine has done and holds.

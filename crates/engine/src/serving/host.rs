@@ -12,6 +12,7 @@ use tokenmill_backend::Device;
 use crate::answer::Sink;
 use crate::draft_model::DraftModel;
 use crate::engine::{Core, EngineParts, Ticket, Turn, panic_text};
+use crate::feed::CacheFeed;
 use crate::handle::{Engine, LeasesAsk, LeasesSink};
 use crate::ledger::{Claim, Ledger, State};
 use crate::library::Library;
@@ -33,6 +34,8 @@ pub(crate) enum Message {
     Cancel(u64),
     /// List the leases of an account, or of all, and end them where that is asked.
     Leases(Option<u64>, LeasesAsk, LeasesSink),
+    /// Tell what is in the prompt cache.
+    Tell(Arc<CacheFeed>),
     /// Cache blocks of each group to keep, and who waits for it.
     Resize(Vec<u32>, Ticket),
     /// Answer once nothing is open.
@@ -353,6 +356,7 @@ fn tell(place: &mut Place, message: Message) {
                 }
                 sink(found);
             }
+            Message::Tell(feed) => core.tell_cache(feed),
             Message::Resize(blocks, ticket) => core.resize_with(&blocks, ticket),
             Message::Drain(_) | Message::Stop(_) => {}
         }

@@ -8,6 +8,7 @@ pub(crate) mod draft;
 pub mod draft_model;
 pub mod engine;
 pub mod eyes;
+pub(crate) mod feed;
 pub(crate) mod guide;
 pub mod handle;
 pub mod host;

@@ -77,7 +77,7 @@ impl Answer {
             }
         };
         let finish = choice.finish.as_ref().map(finish_reason);
-        match self.kind {
+        let mut told = match self.kind {
             Kind::Chat => json!({
                 "index": index,
                 "message": self.message(index, choice),
@@ -90,7 +90,31 @@ impl Answer {
                     "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish,
                 })
             }
+        };
+        self.tell_ids(&choice.tokens, &mut told);
+        if self.kind == Kind::Text {
+            self.tell_prompt(index, &mut told);
         }
+        told
+    }
+
+    /// Puts the ids of tokens into a choice, where they are told.
+    fn tell_ids(&self, tokens: &[TokenInfo], choice: &mut Value) {
+        if self.tells_ids() {
+            choice["token_ids"] = tokens.iter().map(|token| token.id).collect();
+        }
+    }
+
+    /// Puts the ids of a choice's prompt where they are told.
+    fn tell_prompt(&self, index: usize, place: &mut Value) {
+        let prompt = index / (self.head.choices as usize).max(1);
+        if let Some(ids) = self.head.told_ids.get(prompt) {
+            place["prompt_token_ids"] = json!(ids);
+        }
+    }
+
+    fn tells_ids(&self) -> bool {
+        !self.head.told_ids.is_empty()
     }
 
     /// What an assistant said, in a chat.
@@ -151,6 +175,11 @@ impl Answer {
         let choices = 0..self.head.all_choices();
         let mut chunks: Vec<Value> =
             choices.filter_map(|index| self.opening_choice(index)).collect();
+        if self.kind == Kind::Chat
+            && let Some(chunk) = chunks.first_mut()
+        {
+            self.tell_prompt(0, chunk);
+        }
         if !self.head.warnings.is_empty() {
             // Every chunk has a choice: clients read the first one's text without looking.
             if chunks.is_empty() {
@@ -171,7 +200,7 @@ impl Answer {
                 let delta = json!({ "role": "assistant", "content": "" });
                 self.chat_delta(index, delta, Value::Null, None)
             }
-            Kind::Text if self.head.echo.is_empty() => return None,
+            Kind::Text if self.head.echo.is_empty() && !self.tells_ids() => return None,
             Kind::Text => {
                 let logprobs = match self.echoed(index) {
                     [] => Value::Null,
@@ -181,9 +210,12 @@ impl Answer {
                     }
                 };
                 let text = self.echo(index);
-                json!({
+                let mut choice = json!({
                     "index": index, "text": text, "logprobs": logprobs, "finish_reason": null,
-                })
+                });
+                self.tell_ids(&[], &mut choice);
+                self.tell_prompt(index, &mut choice);
+                choice
             }
         };
         Some(self.chunk(choice))
@@ -191,13 +223,13 @@ impl Answer {
 
     /// More of a choice; `None` when there is nothing to tell.
     fn more(&mut self, index: usize, piece: &Piece, tokens: &[TokenInfo]) -> Option<Value> {
-        let told = self.head.logprobs && !tokens.is_empty();
+        let told = (self.head.logprobs || self.tells_ids()) && !tokens.is_empty();
         let text = piece.text();
         if text.is_empty() && !told {
             return None;
         }
         let logprobs = if told { self.logprobs_of(index, tokens) } else { Value::Null };
-        let choice = match self.kind {
+        let mut choice = match self.kind {
             Kind::Chat => {
                 let delta = self.delta(index, piece);
                 self.chat_delta(index, delta, logprobs, None)
@@ -206,6 +238,7 @@ impl Answer {
                 json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": null })
             }
         };
+        self.tell_ids(tokens, &mut choice);
         Some(self.chunk(choice))
     }
 
@@ -375,6 +408,10 @@ impl Writer for Answer {
         out.push_str("data: [DONE]\n\n");
     }
 
+    fn wants_tokens(&self) -> bool {
+        self.head.logprobs || self.tells_ids()
+    }
+
     /// Without `[DONE]`.
     fn fail(&mut self, error: &ApiError, out: &mut String) {
         push(out, &error_body(error));
@@ -387,16 +424,19 @@ impl Writer for Answer {
         };
         let choices = choices.iter().enumerate();
         let choices = choices.map(|(index, choice)| self.whole_choice(index, choice)).collect();
-        let mut whole = self.envelope(object, choices);
-        whole.insert("usage".into(), usage_object(usage));
+        let mut whole = Value::Object(self.envelope(object, choices));
+        if self.kind == Kind::Chat {
+            self.tell_prompt(0, &mut whole);
+        }
+        whole["usage"] = usage_object(usage);
         let warnings = [&self.head.warnings[..], &self.late].concat();
         if !warnings.is_empty() {
-            whole.insert("warnings".into(), json!(warnings));
+            whole["warnings"] = json!(warnings);
         }
         if let Some(diagnostics) = self.diagnostics() {
-            whole.insert("diagnostics".into(), diagnostics);
+            whole["diagnostics"] = diagnostics;
         }
-        Value::Object(whole)
+        whole
     }
 }
 

@@ -71,6 +71,7 @@ pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<As
     (manner.logprobs, manner.prediction) = (logprobs, prediction);
     manner.thinking = thinking::either(manner.thinking, limit)?;
     manner.lease = leases::longer(manner.lease, kept);
+    manner.tells_ids = fields.flag("return_token_ids")?.unwrap_or(false);
     let delivery = parameters::delivery(&mut fields, notes)?;
     fields.refuse(UNSUPPORTED)?;
     fields.refuse(UNBUILT)?;

@@ -45,6 +45,7 @@ pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<As
         return Err(ApiError::bad("max_completion_tokens", message));
     }
     (manner.logprobs, manner.default_tokens) = (logprobs, Some(DEFAULT_MAX_TOKENS));
+    manner.tells_ids = fields.flag("return_token_ids")?.unwrap_or(false);
     let delivery = parameters::delivery(&mut fields, notes)?;
     fields.refuse(UNSUPPORTED)?;
     fields.refuse(UNBUILT)?;

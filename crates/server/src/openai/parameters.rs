@@ -68,6 +68,7 @@ pub fn read(fields: &mut Fields, limits: &Limits, notes: &mut Notes) -> Result<M
         diagnose: fields.flag("diagnostics")?.unwrap_or(false),
         lease: leases::read(fields, notes)?,
         tells_prompts: false,
+        tells_ids: false,
         user: fields.text("user")?,
     })
 }

@@ -37,6 +37,7 @@ impl Core {
         }
         self.flight = None;
         self.fail_all(&RequestError::ShutDown);
+        self.tell_cache_gone();
     }
 
     /// How long a step may take beyond its base where no other model runs on the device, seconds.
@@ -96,6 +97,7 @@ impl Core {
             let waiting = self.keep_a_part() || !self.restores.is_empty();
             self.settle_size();
             self.update_sizes();
+            self.tell_cache_changes();
             return match () {
                 () if told || some_wait => Turn::Worked,
                 () if waiting => Turn::Waiting,
@@ -172,6 +174,7 @@ impl Core {
         self.keep_a_part();
         self.settle_size();
         self.update_sizes();
+        self.tell_cache_changes();
         self.note_left();
     }
 
