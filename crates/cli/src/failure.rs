@@ -72,6 +72,7 @@ impl Failure {
             weight_bytes,
             cache_bytes,
             scratch_bytes,
+            encoder_bytes,
             available_bytes,
             context,
             fitting_context,
@@ -90,8 +91,12 @@ impl Failure {
                 false => told,
             };
         };
+        let encoder = match encoder_bytes {
+            0 => String::new(),
+            bytes => format!(", {} encoder of images", size(bytes)),
+        };
         let detail = format!(
-            "needs {} ({} weights, {} cache for {context} tokens, {} buffers), {} available",
+            "needs {} ({} weights, {} cache for {context} tokens, {} buffers{encoder}), {} available",
             size(needed_bytes),
             size(weight_bytes),
             size(cache_bytes),

@@ -24,7 +24,7 @@ pub use eyes::{Eyes, EyesError};
 pub use handle::{Cancel, Engine, Events, LeasesAsk, LeasesSink, RowsError, system_clock};
 pub use host::{Host, ModelId, Rota};
 pub use ledger::{Entry, Ledger, Memory, State};
-pub use pictures::{PictureError, Tile};
+pub use pictures::{PictureError, Sketch, Tile};
 pub use queue::NOBODY;
 pub use repeats::{RepeatRule, Repeated};
 pub use request::{
@@ -40,4 +40,4 @@ pub use timeline::{Chunk, Ending, Part, Timekeeper, Timeline};
 pub use tokenmill_ir::{Defaults, SamplingValues};
 pub use tokenmill_output as output;
 pub use tokenmill_sched::{Embeddings, Inputs, Media, Miss, Numbers};
-pub use vision::{Patches, Vision};
+pub use vision::{Glance, Look, Patches, RowsSink, Viewer, Vision};
