@@ -103,9 +103,16 @@ impl Failure {
             size(scratch_bytes),
             size(available_bytes),
         );
-        let fix = match fitting_context {
-            0 => "raise --mem, add a smaller --ctx, or choose a smaller quantisation".to_owned(),
-            n => format!("add --ctx {n}"),
+        let fix = match (fitting_context, encoder_bytes) {
+            (0, 0) => {
+                "raise --mem, add a smaller --ctx, or choose a smaller quantisation".to_owned()
+            }
+            (0, _) => {
+                "raise --mem, add a smaller --ctx, or choose a smaller quantisation; a GGUF model \
+                       reads text alone without the mmproj file beside it"
+                    .to_owned()
+            }
+            (n, _) => format!("add --ctx {n}"),
         };
         Failure::new(what, detail).fix(fix)
     }

@@ -258,4 +258,7 @@ fn work_ends_with_the_last_who_wants_it() {
         .collect();
     let refused = |look: &&Result<Look, Refusal>| matches!(look, Err(Refusal::QueueFull { .. }));
     assert!(many.iter().any(|look| look.is_ok()) && many.iter().filter(refused).count() > 0);
+    // It is that account's part of it.
+    let other = Viewer { account: 7, ..viewer };
+    assert!(rows(&look(&model, 50, other).1).is_ok());
 }

@@ -275,6 +275,54 @@ pub struct Share {
     pub sees: bool,
 }
 
+/// As [`fit`], of a model that was read, with its encoder of images where it has one.
+///
+/// # Errors
+/// As [`load`].
+pub fn fit_whole(
+    model: &Lowered,
+    device: &dyn Device,
+    options: &LoadOptions,
+) -> Result<(Limits, Fit), LoadFailure> {
+    let Lowered { path, files, spec, program } = model;
+    door::through(path, || {
+        let seeing = Seeing::of((path, files, spec), device, options);
+        fit_beside(seeing.as_ref(), (spec, program), device, options)
+    })
+}
+
+/// What a model that was read takes beside its caches, its encoder of images among it.
+///
+/// # Errors
+/// As [`load`].
+pub fn fixed_bytes(
+    model: &Lowered,
+    device: &dyn Device,
+    options: &LoadOptions,
+) -> Result<u64, LoadFailure> {
+    let Lowered { path, files, spec, program } = model;
+    door::through(path, || {
+        let seeing = Seeing::of((path, files, spec), device, options);
+        Ok(fixed(seeing.as_ref(), (spec, program), device, options)?.1)
+    })
+}
+
+/// Needs of a model, and what it takes beside its caches.
+fn fixed(
+    seeing: Option<&Seeing>,
+    (spec, program): (&ModelSpec, &Program),
+    device: &dyn Device,
+    options: &LoadOptions,
+) -> Result<(plan::Needs, u64), DeviceError> {
+    let needs = match seeing {
+        Some(s) => plan::Needs::of(&s.spec, &s.program, device, &s.options(options))?,
+        None => plan::Needs::of(spec, program, device, options)?,
+    };
+    let encoder_bytes = seeing.map_or(0, |s| s.memory().sum());
+    let fixed_bytes = needs.fixed_bytes().saturating_add(encoder_bytes);
+    Ok((needs, fixed_bytes))
+}
+
 /// As [`fit`], of a model with its encoder, where it has one.
 fn fit_beside(
     seeing: Option<&Seeing>,
@@ -314,12 +362,7 @@ fn share(
     let mut options = whole_texts(options, spec, program);
     let all_bytes = options.memory_bytes;
     let mut seeing = Seeing::of((path, files, spec), device, &options);
-    let parts = match &seeing {
-        Some(s) => plan::Needs::of(&s.spec, &s.program, device, &s.options(&options))?,
-        None => plan::Needs::of(spec, program, device, &options)?,
-    };
-    let encoder_bytes = seeing.as_ref().map_or(0, |s| s.memory().sum());
-    let fixed_bytes = parts.fixed_bytes().saturating_add(encoder_bytes);
+    let (parts, fixed_bytes) = fixed(seeing.as_ref(), (spec, program), device, &options)?;
     let half = fixed_bytes.saturating_add(all_bytes.saturating_sub(fixed_bytes) / 2);
     // (An encoder's part depends on all of it, as it does where it is loaded.)
     let mut within = |memory_bytes| {

@@ -224,8 +224,8 @@ impl Vision {
         }
         // (An image has many megabytes of numbers: no copy of all of them.)
         for numbers in data.chunks(4096) {
-            let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
-            hash.update(&bytes);
+            let numbers: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+            hash.update(&numbers);
         }
         let places = positions.iter().flatten().chain(blocks.iter().flatten());
         let places = places.chain(outputs).chain(order);
