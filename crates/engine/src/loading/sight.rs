@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use tokenmill_backend::Device;
+use tokenmill_backend::{Device, DeviceError};
 use tokenmill_files::OpenModel;
 use tokenmill_ir::{Container, Limits, Meta, MetaValue, Program};
 use tokenmill_kvlog::KeyParts;
@@ -165,7 +165,11 @@ fn lowered(
     let mut text = spec.clone();
     vision.see(&mut text)?;
     let program = lower(&text, &files.checkpoint, options.kv)?.program;
-    Needs::of(&text, &program, device, options)?;
+    match Needs::of(&text, &program, device, options) {
+        // (A shorter context may fit.)
+        Ok(_) | Err(DeviceError::OutOfMemory { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
     let checkpoint = own.as_ref().map_or(&files.checkpoint, |own| &own.checkpoint);
     let encoder = lower_vision(&vision, checkpoint)?;
     if let Some(first) = encoder.unused.first() {
