@@ -4,7 +4,7 @@ import { type Signal, signal } from "@preact/signals";
 import { ask, events, Refused, wordsOf } from "./api";
 import { changed, latest, readModels, save } from "./state";
 import { add, path } from "./tree";
-import type { Call, Conversation, Miss, Pane, Settings, Turn } from "./types";
+import type { Call, Conversation, Miss, Pane, Picture, Settings, Turn } from "./types";
 
 /** An answer that is being written. */
 export interface Run {
@@ -63,8 +63,15 @@ function content(turn: Turn): string {
   return [...files, turn.text].filter(Boolean).join("\n\n");
 }
 
+/** Images, then what is said of them. */
+function parts(turn: Turn, images: Picture[]): unknown[] {
+  const said = content(turn);
+  const shown = images.map(({ url }) => ({ type: "image_url", image_url: { url } }));
+  return said ? [...shown, { type: "text", text: said }] : shown;
+}
+
 function message(turn: Turn): Record<string, unknown> {
-  if (turn.role === "user") return { role: "user", content: content(turn) };
+  if (turn.role === "user") return { role: "user", content: turn.images?.length ? parts(turn, turn.images) : content(turn) };
   if (turn.role === "tool") return { role: "tool", tool_call_id: turn.call?.id, content: turn.text };
   const said: Record<string, unknown> = { role: "assistant", content: turn.text };
   if (turn.calls?.length) {
@@ -183,12 +190,12 @@ async function write(of: Conversation, turn: Turn, body: Record<string, unknown>
 }
 
 /** Says something in every pane, and asks each pane's model for its answer. */
-export function say(of: Conversation, text: string, files: Turn["files"]) {
+export function say(of: Conversation, text: string, files: Turn["files"], images: Turn["images"]) {
   of.changed = Date.now();
   const said = new Map<string | null, string>();
   for (const pane of of.panes) {
     const before = said.get(pane.leaf);
-    const leaf = before ?? add(of, { parent: pane.leaf, role: "user", text, files: files?.length ? files : undefined }).id;
+    const leaf = before ?? add(of, { parent: pane.leaf, role: "user", text, files: files?.length ? files : undefined, images: images?.length ? images : undefined }).id;
     if (!before) said.set(pane.leaf, leaf);
     pane.leaf = leaf;
   }
@@ -205,7 +212,7 @@ export function again(of: Conversation, pane: Pane, turn: Turn, model = pane.mod
 
 /** The message by other words: a branch beside it. */
 export function edit(of: Conversation, pane: Pane, turn: Turn, text: string) {
-  pane.leaf = add(of, { parent: turn.parent, role: "user", text, files: turn.files }).id;
+  pane.leaf = add(of, { parent: turn.parent, role: "user", text, files: turn.files, images: turn.images }).id;
   void answer(of, pane);
 }
 

@@ -8,13 +8,15 @@ import { Clip, Close, Columns, Menu, Mark, Send, Sliders, Stop } from "./icons";
 import { Message } from "./message";
 import { Panel, panelShown, wrong } from "./panel";
 import { Area, Icon } from "./parts";
-import { changed, current, models, modelsKnown, shortName, writers } from "./state";
+import { changed, current, models, modelsKnown, sees, shortName, writers } from "./state";
 import { openCalls, path, titleOf } from "./tree";
-import type { Conversation, FileText, Model, Pane } from "./types";
+import type { Conversation, FileText, Model, Pane, Picture } from "./types";
 import { bytes } from "./words";
 
 /** Largest file that goes with a message, and text of a paste from which it is a file, bytes. */
 const FILE_BYTES = 1 << 20;
+/** Largest image: the server takes none that is larger. */
+const IMAGE_BYTES = 20 << 20;
 const PASTE_CHARS = 4000;
 
 /** What is written in the field, by conversation: it is there again after a look elsewhere. */
@@ -145,14 +147,27 @@ async function textOf(file: File): Promise<FileText> {
     if (raw.includes(0)) throw new Error("zero bytes");
     return { name: file.name, text: new TextDecoder("utf-8", { fatal: true }).decode(raw) };
   } catch {
-    throw new Error(`${file.name} is no text: models here read text alone`);
+    throw new Error(`${file.name} is no text, and no image that is read`);
   }
+}
+
+const isImage = (file: File) => /^image\/(png|jpeg|webp|gif|bmp)$/.test(file.type);
+
+function pictureOf(file: File): Promise<Picture> {
+  return new Promise((resolve, reject) => {
+    if (file.size > IMAGE_BYTES) reject(new Error(`${file.name} has ${bytes(file.size)}; an image may have ${bytes(IMAGE_BYTES)}`));
+    const reader = new FileReader();
+    reader.onload = () => resolve({ name: file.name, url: String(reader.result) });
+    reader.onerror = () => reject(new Error(`${file.name} cannot be read`));
+    reader.readAsDataURL(file);
+  });
 }
 
 function Composer({ of }: { of: Conversation }) {
   const text = drafts.value[of.id] ?? "";
   const setText = (next: string) => (drafts.value = { ...drafts.value, [of.id]: next });
   const [files, setFiles] = useState<FileText[]>([]);
+  const [images, setImages] = useState<Picture[]>([]);
   const [told, setTold] = useState("");
   const [over, setOver] = useState(false);
   const picker = useRef<HTMLInputElement>(null);
@@ -160,11 +175,23 @@ function Composer({ of }: { of: Conversation }) {
   const waits = of.panes.some((pane) => openCalls(path(of, pane.leaf)).length > 0);
   const noModel = of.panes.some((pane) => !pane.model);
   const bad = wrong(of.settings);
-  useEffect(() => setFiles([]), [of.id]);
+  const empty = !text.trim() && !files.length && !images.length;
+  // Whom images are shown to: all who are to answer must see them.
+  const blind = of.panes.find((pane) => !sees(pane.model));
+  useEffect(() => {
+    setFiles([]);
+    setImages([]);
+  }, [of.id]);
   const take = async (list: Iterable<File>) => {
     setTold("");
     for (const file of list) {
       try {
+        if (isImage(file)) {
+          if (blind) throw new Error(`${file.name} is an image, and ${shortName(blind.model)} is not known to see any`);
+          const picture = await pictureOf(file);
+          setImages((all) => [...all, picture]);
+          continue;
+        }
         const read = await textOf(file);
         setFiles((all) => [...all, read]);
       } catch (error) {
@@ -173,11 +200,12 @@ function Composer({ of }: { of: Conversation }) {
     }
   };
   const send = () => {
-    if ((!text.trim() && !files.length) || running.length || noModel || bad) return;
+    if (empty || running.length || noModel || bad) return;
     setText("");
     setFiles([]);
+    setImages([]);
     setTold("");
-    say(of, text, files);
+    say(of, text, files, images);
   };
   return (
     <form
@@ -197,8 +225,16 @@ function Composer({ of }: { of: Conversation }) {
         void take(event.dataTransfer?.files ?? []);
       }}
     >
-      {files.length ? (
+      {files.length || images.length ? (
         <ul class="files">
+          {images.map((image, at) => (
+            <li class="image">
+              <img src={image.url} alt={image.name} />
+              <Icon label={`Remove ${image.name}`} onClick={() => setImages(images.filter((_, other) => other !== at))}>
+                <Close />
+              </Icon>
+            </li>
+          ))}
           {files.map((file, at) => (
             <li>
               {file.name}
@@ -210,7 +246,7 @@ function Composer({ of }: { of: Conversation }) {
         </ul>
       ) : null}
       <div class="line">
-        <Icon label="Add files as text" onClick={() => picker.current?.click()}>
+        <Icon label={blind ? "Add files as text" : "Add images, or files as text"} onClick={() => picker.current?.click()}>
           <Clip />
         </Icon>
         <input
@@ -238,6 +274,12 @@ function Composer({ of }: { of: Conversation }) {
             }
           }}
           onPaste={(event) => {
+            const pictures = [...(event.clipboardData?.files ?? [])].filter(isImage);
+            if (pictures.length && !blind) {
+              event.preventDefault();
+              void take(pictures);
+              return;
+            }
             const pasted = event.clipboardData?.getData("text/plain") ?? "";
             if (pasted.length < PASTE_CHARS) return;
             event.preventDefault();
@@ -249,7 +291,7 @@ function Composer({ of }: { of: Conversation }) {
             <Stop />
           </Icon>
         ) : (
-          <Icon label="Send" class="send" type="submit" disabled={(!text.trim() && !files.length) || noModel || Boolean(bad)}>
+          <Icon label="Send" class="send" type="submit" disabled={empty || noModel || Boolean(bad)}>
             <Send />
           </Icon>
         )}

@@ -122,6 +122,13 @@ function Asked(shown: Shown) {
           <pre tabIndex={0}>{file.text}</pre>
         </details>
       ))}
+      {turn.images?.length ? (
+        <div class="pictures">
+          {turn.images.map((image) => (
+            <img src={image.url} alt={image.name} />
+          ))}
+        </div>
+      ) : null}
       {turn.text ? <div class="said">{turn.text}</div> : null}
       <div class="acts">
         <Versions {...shown} />

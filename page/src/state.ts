@@ -125,6 +125,9 @@ export const writers = computed(() => {
   return models.value.filter(writes).sort((a, b) => rank(a) - rank(b));
 });
 
+/** Whether a model is known to see images. */
+export const sees = (id: string) => models.value.some((model) => model.id === id && model.input_modalities?.includes("image"));
+
 /** The last part of a model's name, where no other model has it. */
 export function shortName(id: string): string {
   const last = (name: string) => name.split("/").at(-1) ?? name;

@@ -63,7 +63,7 @@ export function openCalls(turns: Turn[]) {
 export function titleOf(of: Conversation): string {
   if (of.title) return of.title;
   const first = Object.values(of.turns).find((turn) => turn.parent === null);
-  const line = (first?.text || first?.files?.[0]?.name || "New chat").trim().split("\n")[0] ?? "";
+  const line = (first?.text || first?.files?.[0]?.name || first?.images?.[0]?.name || "New chat").trim().split("\n")[0] ?? "";
   return line.length > 60 ? `${line.slice(0, 59)}…` : line;
 }
 
@@ -86,7 +86,8 @@ export function read(value: unknown): Conversation {
   for (const [id, turn] of Object.entries(from.turns)) {
     const fits = turn && turn.id === id && isText(turn.text) && ["user", "assistant", "tool"].includes(turn.role);
     if (!fits || !(turn.parent === null || from.turns[turn.parent])) throw wrong(`turn ${id}`);
-    turns[id] = { ...turn, at: Number(turn.at) || 0 };
+    const images = turn.images?.filter((image) => isText(image?.name) && isText(image.url) && image.url.startsWith("data:image/"));
+    turns[id] = { ...turn, images: images?.length ? images : undefined, at: Number(turn.at) || 0 };
   }
   for (const turn of Object.values(turns)) {
     const seen = new Set<string>();

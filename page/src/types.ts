@@ -6,6 +6,13 @@ export interface FileText {
   text: string;
 }
 
+/** An image that goes with a message. */
+export interface Picture {
+  name: string;
+  /** Its file, as a data URL. */
+  url: string;
+}
+
 /** A call of a tool that a model wrote. */
 export interface Call {
   id: string;
@@ -43,6 +50,7 @@ export interface Turn {
   text: string;
   at: number;
   files?: FileText[];
+  images?: Picture[];
   reasoning?: string;
   calls?: Call[];
   /** Of a tool's result: the call that it answers. */
@@ -98,5 +106,7 @@ export interface Model {
   root: string;
   status: Status;
   max_model_len?: number;
+  /** What its messages may have, as far as that is known: `text`, `image`. */
+  input_modalities?: string[];
   defaults?: Record<string, unknown>;
 }

@@ -33,6 +33,42 @@ function model(folder) {
   change("tokenizer_config.json", { chat_template: TEMPLATE });
 }
 
+/** A model of random numbers that sees: Qwen2-VL as tests/golden has it, with a token for each byte. */
+export function seeing(folder) {
+  const golden = (name) => JSON.parse(readFileSync(join(root, "tests/golden/vision/qwen2_vl", name), "utf8"));
+  const put = (name, value) => writeFileSync(join(folder, name), JSON.stringify(value));
+  mkdirSync(folder, { recursive: true });
+  const marks = ["im_start", "im_end", "vision_start", "vision_end", "image_pad", "video_pad", "vision_pad"].map((word) => `<|${word}|>`);
+  const id = (word) => 256 + marks.indexOf(`<|${word}|>`);
+  const config = { ...golden("config.json"), vocab_size: 272, max_position_embeddings: 2048, bos_token_id: 256, eos_token_id: 257 };
+  const ids = { image_token_id: "image_pad", video_token_id: "video_pad", vision_start_token_id: "vision_start", vision_end_token_id: "vision_end", vision_token_id: "vision_pad" };
+  for (const [key, word] of Object.entries(ids)) config[key] = id(word);
+  put("config.json", config);
+  const plain = (byte) => (byte > 32 && byte < 127) || (byte > 160 && byte < 173) || byte > 173;
+  let odd = 256;
+  const vocab = Object.fromEntries(Array.from({ length: 256 }, (_, byte) => [String.fromCharCode(plain(byte) ? byte : odd++), byte]));
+  const added = marks.map((content, at) => ({ id: 256 + at, content, single_word: false, lstrip: false, rstrip: false, normalized: false, special: true }));
+  const bytes = { type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: true };
+  put("tokenizer.json", { version: "1.0", added_tokens: added, pre_tokenizer: bytes, decoder: bytes, model: { type: "BPE", vocab, merges: [] } });
+  const parts = "{% for p in m.content %}{% if p.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ p.text }}{% endif %}{% endfor %}";
+  const chat_template = `{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is string %}{{ m.content }}{% else %}${parts}{% endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}`;
+  put("tokenizer_config.json", { chat_template, eos_token: "<|im_end|>", tokenizer_class: "Qwen2Tokenizer" });
+  const sizes = { min_pixels: 196, max_pixels: 40000, patch_size: 4, temporal_patch_size: 2, merge_size: 2 };
+  put("preprocessor_config.json", { image_processor_type: "Qwen2VLImageProcessor", ...sizes });
+  let [at, seed, head, data] = [0, 1, {}, []];
+  for (const { name, shape, scale, offset } of golden("tensors.json").tensors) {
+    const sides = shape.map((side) => (side === 157 ? 272 : side));
+    const next = () => offset + scale * ((seed = (seed * 1103515245 + 12345) % 2147483648) / 2147483648 - 0.5);
+    const numbers = Float32Array.from({ length: sides.reduce((a, b) => a * b, 1) }, next);
+    head[name] = { dtype: "F32", shape: sides, data_offsets: [at, (at += numbers.byteLength)] };
+    data.push(Buffer.from(numbers.buffer));
+  }
+  const text = Buffer.from(JSON.stringify(head));
+  const length = Buffer.alloc(8);
+  length.writeBigUInt64LE(BigInt(text.length));
+  writeFileSync(join(folder, "model.safetensors"), Buffer.concat([length, text, ...data]));
+}
+
 /** A home with these models in the hub's cache, and nothing else. */
 export function home(...models) {
   const place = mkdtempSync(join(tmpdir(), "tokenmill-page-"));

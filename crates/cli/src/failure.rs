@@ -72,6 +72,7 @@ impl Failure {
             weight_bytes,
             cache_bytes,
             scratch_bytes,
+            encoder_bytes,
             available_bytes,
             context,
             fitting_context,
@@ -90,17 +91,28 @@ impl Failure {
                 false => told,
             };
         };
+        let encoder = match encoder_bytes {
+            0 => String::new(),
+            bytes => format!(", {} encoder of images", size(bytes)),
+        };
         let detail = format!(
-            "needs {} ({} weights, {} cache for {context} tokens, {} buffers), {} available",
+            "needs {} ({} weights, {} cache for {context} tokens, {} buffers{encoder}), {} available",
             size(needed_bytes),
             size(weight_bytes),
             size(cache_bytes),
             size(scratch_bytes),
             size(available_bytes),
         );
-        let fix = match fitting_context {
-            0 => "raise --mem, add a smaller --ctx, or choose a smaller quantisation".to_owned(),
-            n => format!("add --ctx {n}"),
+        let fix = match (fitting_context, encoder_bytes) {
+            (0, 0) => {
+                "raise --mem, add a smaller --ctx, or choose a smaller quantisation".to_owned()
+            }
+            (0, _) => {
+                "raise --mem, add a smaller --ctx, or choose a smaller quantisation; a GGUF model \
+                       reads text alone without the mmproj file beside it"
+                    .to_owned()
+            }
+            (n, _) => format!("add --ctx {n}"),
         };
         Failure::new(what, detail).fix(fix)
     }

@@ -67,9 +67,7 @@ pub fn shown(
     let Some(eyes) = eyes.filter(|_| !pictures.is_empty()) else { return Ok((tokens, None)) };
     let tokenizer = tokenizer(served)?;
     let encode = |text: &str| tokenizer.encode(text, Special::Parse).map_err(|e| e.to_string());
-    let pixels = |index: usize| Ok(pictures[index].clone());
-    let asked = (pictures.len(), &pixels as &dyn Fn(usize) -> _);
-    let found = eyes.prompt(&served.engine, &tokens, asked, (&encode, NOBODY));
+    let found = eyes.prompt(&served.engine, &tokens, pictures, (&encode, NOBODY));
     let (tokens, inputs) = found.map_err(|e| Failure::new("cannot show the images", e))?;
     Ok((tokens, Some(Arc::new(inputs))))
 }

@@ -272,6 +272,7 @@ impl Loader for ModelLoader {
             thinking: template
                 .is_some_and(|t| Format::of_template(t.source()).may_reason(t.source(), "")),
             infill: gives_text && vocabulary.tokenizer.infill_ends().is_some(),
+            sees: template.is_some() && share.sees,
             context: share.context,
             bytes: share.weight_bytes,
         };

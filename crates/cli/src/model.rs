@@ -7,8 +7,7 @@ use std::sync::Arc;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokenmill_backend::Device;
 use tokenmill_engine::kv_divergence::{KL_LIMIT, cache_cost};
-use tokenmill_engine::load::{LoadFailure, LoadOptions, LoadedModel, load, read};
-use tokenmill_engine::plan::Needs;
+use tokenmill_engine::load::{LoadFailure, LoadOptions, LoadedModel, fixed_bytes, load, read};
 use tokenmill_engine::start::{DiskOptions, ServeOptions, Served};
 use tokenmill_engine::{DraftMode, Host};
 use tokenmill_ir::{Defaults, KvFormat, Mode};
@@ -249,10 +248,9 @@ impl House {
             return Ok(Self { host, memory_bytes: vec![all] });
         }
         let fixed = |name: &String| {
-            let needs = read(&locate(name)?, options.kv).and_then(|model| {
-                Ok(Needs::of(&model.spec, &model.program, host.device().as_ref(), &options)?)
-            });
-            Ok(needs.map_err(|e| Failure::load(name, e))?.fixed_bytes())
+            let bytes = read(&locate(name)?, options.kv)
+                .and_then(|model| fixed_bytes(&model, host.device().as_ref(), &options));
+            bytes.map_err(|e| Failure::load(name, e))
         };
         let fixed: Vec<u64> = names.iter().map(fixed).collect::<Result<_, Failure>>()?;
         let sum = fixed.iter().fold(0u64, |sum, n| sum.saturating_add(*n));

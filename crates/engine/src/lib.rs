@@ -25,7 +25,7 @@ pub use feed::{CacheFeed, CacheNews, Medium};
 pub use handle::{Cancel, Engine, Events, LeasesAsk, LeasesSink, RowsError, system_clock};
 pub use host::{Host, ModelId, Rota};
 pub use ledger::{Entry, Ledger, Memory, State};
-pub use pictures::{PictureError, Tile, Tiles};
+pub use pictures::{Outline, PictureError, Sketch, Tile, Tiles};
 pub use queue::NOBODY;
 pub use repeats::{RepeatRule, Repeated};
 pub use request::{
@@ -41,4 +41,4 @@ pub use timeline::{Chunk, Ending, Part, Timekeeper, Timeline};
 pub use tokenmill_ir::{Defaults, SamplingValues};
 pub use tokenmill_output as output;
 pub use tokenmill_sched::{Change, Changes, Embeddings, Inputs, Media, Miss, Numbers};
-pub use vision::{Patches, Vision};
+pub use vision::{Glance, Look, Patches, RowsSink, Viewer, Vision};

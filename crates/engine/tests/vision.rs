@@ -1,11 +1,13 @@
 //! Images through an encoder beside a model, both on the simulated device.
 
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use tokenmill_device_tests::sim::{SimControl, SimDevice, SimText, program};
 use tokenmill_engine::{
-    DraftMode, Engine, EngineParts, Event, Inputs, Numbers, Patches, Refusal, Request, RowsError,
-    Usage, Vision, system_clock,
+    DraftMode, Embeddings, Engine, EngineParts, Event, Inputs, Look, Numbers, Patches, Refusal,
+    Request, RequestError, RowsError, Usage, Viewer, Vision, system_clock,
 };
 use tokenmill_ir::{GroupKind, Limits, TokenId};
 use tokenmill_sched::{Config, StepCost};
@@ -174,4 +176,86 @@ fn an_image_that_is_computed_whole_is_found_whole() {
     assert_eq!((again, usage.cached_tokens), (first, 0));
     let (_, usage) = answer(&model, vec![image(1), image(2)], true);
     assert_eq!(usage.cached_tokens, 8);
+}
+
+type Answer = Receiver<Result<Arc<Embeddings>, RowsError>>;
+
+/// Somebody who waits for the rows of an image.
+fn look(model: &Engine, seed: u32, viewer: Viewer) -> (Look, Answer) {
+    let (sender, answer) = channel();
+    let glance = model.glance(image(seed)).unwrap();
+    let sink = Box::new(move |rows| drop(sender.send(rows)));
+    (model.look(&glance, viewer, sink).unwrap(), answer)
+}
+
+fn rows(answer: &Answer) -> Result<Arc<Embeddings>, RowsError> {
+    answer.recv_timeout(Duration::from_secs(20)).expect("an answer")
+}
+
+#[test]
+fn an_image_that_several_want_is_computed_once() {
+    // Nothing is kept: what comes without another step was shared.
+    let (model, encoding) = seeing(0);
+    encoding.delay(Duration::from_millis(200));
+    let viewer = Viewer::default();
+    let first = look(&model, 1, viewer);
+    let second = look(&model, 1, viewer);
+    let other = look(&model, 1, Viewer { salt: 7, ..viewer });
+    let (a, b, c) = (rows(&first.1).unwrap(), rows(&second.1).unwrap(), rows(&other.1).unwrap());
+    assert!(Arc::ptr_eq(&a, &b), "one of them waited for the other's");
+    assert!(!Arc::ptr_eq(&a, &c) && a == c, "accounts that share nothing share no rows");
+    assert_eq!(encoding.done().tokens, 20);
+    // Who asked first leaves; the others get theirs.
+    let (first, second) = (look(&model, 2, viewer), look(&model, 2, viewer));
+    drop(first);
+    assert!(rows(&second.1).is_ok());
+    assert_eq!(encoding.done().tokens, 30);
+}
+
+#[test]
+fn all_who_wait_hear_of_a_failure_and_the_next_asks_again() {
+    let (model, encoding) = seeing(0);
+    encoding.delay(Duration::from_millis(50));
+    let viewer = Viewer::default();
+    // (Once a device fails, a request starts over.)
+    encoding.fail_at(0);
+    encoding.fail_at(1);
+    let both = [look(&model, 1, viewer), look(&model, 1, viewer)];
+    for (_, answer) in &both {
+        let failed = rows(answer);
+        assert!(matches!(failed, Err(RowsError::Failed(RequestError::Device(_)))), "{failed:?}");
+    }
+    assert!(rows(&look(&model, 1, viewer).1).is_ok());
+    let waiting = [look(&model, 2, viewer), look(&model, 2, viewer)];
+    model.shut_down();
+    for (_, answer) in &waiting {
+        let ended = rows(answer);
+        // (Whether the step in progress is waited for is the engine's.)
+        let is_told = matches!(ended, Ok(_) | Err(RowsError::Failed(RequestError::ShutDown)));
+        assert!(is_told, "{ended:?}");
+    }
+}
+
+#[test]
+fn work_ends_with_the_last_who_wants_it() {
+    let (model, encoding) = seeing(0);
+    encoding.delay(Duration::from_millis(100));
+    let viewer = Viewer::default();
+    // The first image takes a step, during which those behind it are given up.
+    let first = look(&model, 1, viewer);
+    let left: Vec<_> = (2..6).map(|seed| look(&model, seed, viewer)).collect();
+    drop(left);
+    assert!(rows(&first.1).is_ok());
+    let last = look(&model, 9, viewer);
+    assert!(rows(&last.1).is_ok());
+    assert!(encoding.done().tokens <= 50, "{:?}: not all six", encoding.done());
+    // A full queue is told to who asks, and nobody else waits in vain.
+    let busy = Viewer { account: 1, ..viewer };
+    let ask = |seed| model.look(&model.glance(image(seed)).unwrap(), busy, Box::new(|_| {}));
+    let many: Vec<_> = (10..40).map(ask).collect();
+    let refused = |look: &&Result<Look, Refusal>| matches!(look, Err(Refusal::QueueFull { .. }));
+    assert!(many.iter().any(|look| look.is_ok()) && many.iter().filter(refused).count() > 0);
+    // It is that account's part of it.
+    let other = Viewer { account: 7, ..viewer };
+    assert!(rows(&look(&model, 50, other).1).is_ok());
 }

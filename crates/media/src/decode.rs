@@ -4,6 +4,7 @@
 use std::io::Cursor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use image::metadata::Orientation;
 use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
 
 use crate::error::MediaError;
@@ -97,28 +98,66 @@ pub fn format(bytes: &[u8]) -> Option<Format> {
 /// # Errors
 /// It is too large, broken, empty, or of no format that is read.
 pub fn decode(bytes: &[u8], ceilings: &Ceilings) -> Result<Picture, MediaError> {
+    guarded(bytes, ceilings, |format| {
+        let (decoder, turned) = opened(bytes, format, ceilings)?;
+        let decoded = DynamicImage::from_decoder(decoder);
+        let mut image = decoded.map_err(|error| broken(format, &error))?;
+        image.apply_orientation(turned);
+        picture(image)
+    })
+}
+
+/// Width and height of an image that [`decode`] would give, by its header alone.
+///
+/// # Errors
+/// As [`decode`]; what is wrong behind the header is not found.
+pub fn size(bytes: &[u8], ceilings: &Ceilings) -> Result<[u32; 2], MediaError> {
+    guarded(bytes, ceilings, |format| {
+        let (decoder, turned) = opened(bytes, format, ceilings)?;
+        let (width, height) = decoder.dimensions();
+        Ok(match turned {
+            Orientation::Rotate90
+            | Orientation::Rotate270
+            | Orientation::Rotate90FlipH
+            | Orientation::Rotate270FlipH => [height, width],
+            _ => [width, height],
+        })
+    })
+}
+
+fn guarded<T>(
+    bytes: &[u8],
+    ceilings: &Ceilings,
+    work: impl FnOnce(Format) -> Result<T, MediaError>,
+) -> Result<T, MediaError> {
     if bytes.len() > ceilings.bytes {
         return Err(MediaError::Bytes { bytes: bytes.len(), most: ceilings.bytes });
     }
     let format = format(bytes).ok_or(MediaError::Unknown)?;
     // A decoder that fails an assertion has met a broken file.
-    let decoded = catch_unwind(AssertUnwindSafe(|| pixels(bytes, format, ceilings)));
-    decoded.unwrap_or_else(|_| {
+    let worked = catch_unwind(AssertUnwindSafe(|| work(format)));
+    worked.unwrap_or_else(|_| {
         let reason = "its decoder gave up".to_owned();
         Err(MediaError::Broken { format: format.name(), reason })
     })
 }
 
-fn pixels(bytes: &[u8], format: Format, ceilings: &Ceilings) -> Result<Picture, MediaError> {
-    let broken = |error: image::ImageError| {
-        let reason = error.to_string().chars().take(200).collect();
-        MediaError::Broken { format: format.name(), reason }
-    };
+fn broken(format: Format, error: &image::ImageError) -> MediaError {
+    let reason = error.to_string().chars().take(200).collect();
+    MediaError::Broken { format: format.name(), reason }
+}
+
+/// A decoder whose header was looked at, and how its image is to be turned.
+fn opened<'a>(
+    bytes: &'a [u8],
+    format: Format,
+    ceilings: &Ceilings,
+) -> Result<(impl ImageDecoder + use<'a>, Orientation), MediaError> {
     let mut reader = ImageReader::with_format(Cursor::new(bytes), format.decoder());
     let mut limits = Limits::default();
     limits.max_alloc = Some(ceilings.memory);
     reader.limits(limits);
-    let mut decoder = reader.into_decoder().map_err(broken)?;
+    let mut decoder = reader.into_decoder().map_err(|error| broken(format, &error))?;
     let (width, height) = decoder.dimensions();
     if width == 0 || height == 0 {
         return Err(MediaError::Empty { width, height });
@@ -130,10 +169,8 @@ fn pixels(bytes: &[u8], format: Format, ceilings: &Ceilings) -> Result<Picture, 
         let (bytes, most) = (decoder.total_bytes(), ceilings.memory);
         return Err(MediaError::Memory { bytes, most });
     }
-    let turned = decoder.orientation().map_err(broken)?;
-    let mut image = DynamicImage::from_decoder(decoder).map_err(broken)?;
-    image.apply_orientation(turned);
-    picture(image)
+    let turned = decoder.orientation().map_err(|error| broken(format, &error))?;
+    Ok((decoder, turned))
 }
 
 /// Eight bits of each value: of sixteen the upper ones.

@@ -15,7 +15,7 @@ mod resample;
 mod sizes;
 
 pub use config::Tower;
-pub use decode::{Ceilings, Format, decode, format};
+pub use decode::{Ceilings, Format, decode, format, size};
 pub use error::MediaError;
 pub use patches::{Layout, Patches, Tile};
 pub use picture::{Picture, Transparency};

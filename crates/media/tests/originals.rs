@@ -100,6 +100,8 @@ fn files_are_decoded_as_pillow_does() {
         let found = found.opaque(Transparency::Dropped);
         let size = (number(&file["width"]), number(&file["height"]));
         assert_eq!((found.width(), found.height()), size, "{name}");
+        let header = tokenmill_media::size(&bytes, &ceilings);
+        assert_eq!(header, Ok([size.0, size.1]), "{name}: by its header");
         let expect = unpacked(&file["rgb"]);
         let most = found.rgb().iter().zip(&expect).map(|(a, b)| a.abs_diff(*b)).max();
         let most = u64::from(most.unwrap_or_default());

@@ -14,6 +14,7 @@ pub struct Wish {
     tools: bool,
     embeddings: bool,
     rerank: bool,
+    vision: bool,
     context: u32,
 }
 
@@ -31,11 +32,12 @@ impl Wish {
                 "tools" => wish.tools = true,
                 "embeddings" => wish.embeddings = true,
                 "rerank" => wish.rerank = true,
+                "vision" => wish.vision = true,
                 other => {
                     let least = other.strip_prefix("ctx>=").and_then(tokens);
                     wish.context = least.ok_or_else(|| {
                         let word = shown(other);
-                        let known = "chat, tools, embeddings, rerank and ctx>=32k";
+                        let known = "chat, tools, embeddings, rerank, vision and ctx>=32k";
                         ApiError::bad("model", format!("{word:?} is no ability: known are {known}"))
                     })?;
                 }
@@ -51,6 +53,7 @@ impl Wish {
             (self.tools, can.tools),
             (self.embeddings, can.embeddings),
             (self.rerank, can.rerank),
+            (self.vision, can.sees),
         ];
         pairs.iter().all(|(wanted, there)| !wanted || *there) && can.context >= self.context
     }
@@ -78,6 +81,7 @@ impl Abilities {
             thinking: template
                 .is_some_and(|t| Format::of_template(t.source()).may_reason(t.source(), "")),
             infill: gives_text && model.tokenizer.infill_ends().is_some(),
+            sees: template.is_some() && model.eyes.is_some(),
             context: model.context.min(model.engine.longest()),
             bytes: model.engine.stats().memory.weight_bytes,
         }
@@ -95,6 +99,7 @@ mod tests {
             tools: true,
             embeddings: false,
             rerank: false,
+            sees: true,
             context: 32_768,
             bytes: 1,
             ..Abilities::default()
@@ -102,6 +107,7 @@ mod tests {
         for (name, met) in [
             ("any:chat", true),
             ("any:chat,tools,ctx>=32k", true),
+            ("any:vision", true),
             ("any: chat , ctx>=32768", true),
             ("any:ctx>=32769", false),
             ("any:chat,embeddings", false),
@@ -111,7 +117,7 @@ mod tests {
             assert_eq!(wish.is_met_by(&can), met, "{name}");
         }
         assert_eq!(Wish::parse("anything"), Ok(None));
-        for name in ["any:", "any:chat,", "any:ctx>=", "any:ctx>=99999999k", "any:vision"] {
+        for name in ["any:", "any:chat,", "any:ctx>=", "any:ctx>=99999999k", "any:hearing"] {
             let error = Wish::parse(name).expect_err("no ability");
             assert_eq!(
                 (error.status.as_u16(), error.param.as_deref()),

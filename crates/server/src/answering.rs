@@ -34,8 +34,9 @@ use crate::receipts::{self, Receipt, Wish};
 use crate::requests::Seen;
 use crate::residents::Pending;
 use crate::rows::{self, Measured, Who};
+use crate::seeing;
 use crate::shared::{Model, Shared};
-use crate::shares::Party;
+use crate::shares::{Party, Share};
 use crate::state::Stored;
 use crate::strict_json::{self, JsonLimits};
 use crate::uses::{Pass, Place};
@@ -47,6 +48,18 @@ enum Ready {
     Text { prepared: Box<Prepared>, stream: bool, writer: MakeWriter },
     Told(Value),
     Numbers { measured: Box<Measured>, write: WriteNumbers },
+}
+
+impl Ready {
+    /// Images of it are files in memory, as its body was, until they are seen.
+    fn holding(mut self, share: Share) -> Self {
+        if let Self::Text { prepared, .. } = &mut self
+            && let Some(pictures) = &mut prepared.pictures
+        {
+            pictures.hold(share);
+        }
+        self
+    }
 }
 
 /// Answers a request whose body is read so.
@@ -127,6 +140,7 @@ async fn begin(
 ) -> Result<(Generation, Box<dyn Writer>, Option<Owed>), ApiError> {
     let model = prepared.model.clone();
     charge(&mut prepared.requests, who);
+    seeing::see(shared, &mut prepared, who.1).await?;
     if let Some(seed) = wish.seed {
         prepared.requests.iter_mut().for_each(|request| request.sampling.seed = seed);
     }
@@ -264,6 +278,7 @@ pub async fn compute(
     };
     prepared.requests.iter_mut().for_each(change);
     charge(&mut prepared.requests, who);
+    seeing::see(shared, &mut prepared, who.1).await?;
     let (model, warnings) = (prepared.model.clone(), std::mem::take(&mut prepared.head.warnings));
     let mut generation = start(shared, &model, *prepared, who, (place, visit))?;
     while generation.next().await?.is_some() {}
@@ -417,10 +432,10 @@ impl Came {
             let waits = images::are_elsewhere(shared, &mut ask);
             match if waits { None } else { pending.now() } {
                 Some(model) => {
-                    drop(body);
+                    let share = body.share();
                     let model = model.map_err(|refused| shared.refused(&pending.id, refused))?;
                     let ready = ready(shared, model, ask, warnings, (job_key.as_deref(), wanted))?;
-                    Ok(Step::Ready(Box::new(ready)))
+                    Ok(Step::Ready(Box::new(ready.holding(share))))
                 }
                 None => Ok(Step::Waits(Box::new(Waits { ask, warnings, pending, body }))),
             }
@@ -443,8 +458,9 @@ impl Came {
         let ask = images::fetched(shared, &model, ask).await?;
         let state = Arc::clone(shared);
         let job = move |wanted: Wanted<'_>| {
-            drop(body); // it was in memory, read, until now
-            ready(&state, model, ask, warnings, (key.as_deref(), wanted))
+            let share = body.share(); // it was in memory, read, until now
+            let ready = ready(&state, model, ask, warnings, (key.as_deref(), wanted))?;
+            Ok(ready.holding(share))
         };
         Ok((shared.workshop.run(self.party, bytes, job).await?, place))
     }

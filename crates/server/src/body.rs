@@ -35,6 +35,11 @@ impl Received {
         share.wait(bytes.len().saturating_sub(FREE_BYTES)).await;
         Self { bytes, share }
     }
+
+    /// Its share of the memory, for what was made of it; the bytes are gone.
+    pub fn share(self) -> Share {
+        self.share
+    }
 }
 
 /// The whole body, decompressed.

@@ -69,6 +69,8 @@ pub struct Limits {
     pub image_bytes: usize,
     /// Pixels of an image.
     pub image_pixels: u64,
+    /// Patches of images that are being seen, bytes of all requests together; more wait.
+    pub patches_bytes: u64,
     /// Lines of a batch.
     pub batch_lines: usize,
     /// Lines of batches that are asked at once; one while others ask.
@@ -104,6 +106,7 @@ impl Default for Limits {
             images: 64,
             image_bytes: 20 << 20,
             image_pixels: 40_000_000,
+            patches_bytes: 256 << 20,
             batch_lines: 50_000,
             batch_at_once: 16,
         }

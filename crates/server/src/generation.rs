@@ -129,7 +129,7 @@ impl Generation {
 
     /// Answers a request that wants no token.
     fn answer_nothing(&self, request: &Request, prompt: usize) -> Result<(), Refusal> {
-        let prompt_tokens = self.model.served.engine.check_tokens(&request.prompt)?;
+        let prompt_tokens = self.model.served.engine.check_prompt(request)?;
         for choice in 0..request.choices {
             self.backlog.put(prompt, Event::Done { choice, reason: StopReason::Length });
         }

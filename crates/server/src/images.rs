@@ -5,10 +5,7 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use base64::Engine as _;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use tokenmill_engine::{EyesError, Inputs, NOBODY, PictureError, RowsError};
-use tokenmill_ir::TokenId;
-use tokenmill_media::{Ceilings, MediaError, decode};
-use tokenmill_text::{Encoder, Special};
+use tokenmill_media::{Ceilings, MediaError};
 
 use crate::ask::Ask;
 use crate::config::Limits;
@@ -142,7 +139,7 @@ impl Image {
 }
 
 /// What is wrong with an image.
-fn not_seen(error: &MediaError, path: &str) -> ApiError {
+pub fn not_seen(error: &MediaError, path: &str) -> ApiError {
     let bad =
         ApiError { code: Some("invalid_image"), ..ApiError::bad(path, format!("{path}: {error}")) };
     match error {
@@ -158,7 +155,7 @@ fn not_seen(error: &MediaError, path: &str) -> ApiError {
 ///
 /// # Errors
 /// 400 for more than a request may have, and for the first that is elsewhere.
-fn files<'a>(talk: &'a Conversation, limits: &Limits) -> Result<Vec<&'a Arc<[u8]>>, ApiError> {
+pub fn files<'a>(talk: &'a Conversation, limits: &Limits) -> Result<Vec<&'a Arc<[u8]>>, ApiError> {
     let Some(first) = talk.images().next() else { return Ok(Vec::new()) };
     let (found, most) = (talk.images().count(), limits.images);
     if found > most {
@@ -166,44 +163,6 @@ fn files<'a>(talk: &'a Conversation, limits: &Limits) -> Result<Vec<&'a Arc<[u8]
         return Err(ApiError::bad(&first.path, message));
     }
     talk.images().map(Image::file).collect()
-}
-
-/// A rendered prompt with the images of its conversation.
-///
-/// # Errors
-/// 400 for an image that is none or of no use to the model, and where the template does not write it; what
-/// the encoder says.
-pub fn seen(
-    model: &Model,
-    talk: &Conversation,
-    tokens: Vec<TokenId>,
-    (encoder, limits): (&Encoder<'_>, &Limits),
-) -> Result<(Vec<TokenId>, Option<Inputs>), ApiError> {
-    let files = files(talk, limits)?;
-    let (Some(eyes), false) = (&model.served.eyes, files.is_empty()) else {
-        return Ok((tokens, None));
-    };
-    let encode = |text: &str| encoder.encode(text, Special::Parse).map_err(|e| e.to_string());
-    let pixels = |index: usize| decode(files[index], &limits.images_ceilings());
-    let asked = (files.len(), &pixels as &dyn Fn(usize) -> _);
-    let found = eyes.prompt(&model.served.engine, &tokens, asked, (&encode, NOBODY));
-    let (tokens, inputs) = found.map_err(|error| not_shown(error, talk))?;
-    Ok((tokens, Some(inputs)))
-}
-
-fn not_shown(error: EyesError, talk: &Conversation) -> ApiError {
-    match error {
-        EyesError::Picture { index, error } => {
-            let path = talk.images().nth(index).map_or("messages", |image| image.path.as_str());
-            not_seen(&error, path)
-        }
-        EyesError::Context { tokens, context } => {
-            ApiError::context_length(tokens, context, "messages")
-        }
-        EyesError::Prompt(PictureError::Rows(RowsError::Refused(refusal))) => refusal.into(),
-        EyesError::Prompt(PictureError::Rows(RowsError::Failed(error))) => error.into(),
-        EyesError::Prompt(other) => ApiError::bad("messages", other.to_string()),
-    }
 }
 
 /// Whether images are to be fetched before a request can be prepared.
@@ -249,6 +208,7 @@ impl Limits {
 mod tests {
     use super::*;
     use crate::conversation::{Content, Message, Part, Role};
+    use tokenmill_media::size;
 
     fn of_url(url: &str) -> Result<Image, ApiError> {
         Image::of_url("m[0]".into(), url, "m[0].url")
@@ -294,7 +254,7 @@ mod tests {
     fn what_is_no_image_is_told_by_its_place() {
         let limits = Limits { image_bytes: 100, ..Limits::default() };
         let of = |file: &[u8]| {
-            let error = decode(file, &limits.images_ceilings()).expect_err("refused");
+            let error = size(file, &limits.images_ceilings()).expect_err("refused");
             not_seen(&error, "m[0]")
         };
         for (file, status) in [(&b"hello"[..], 400), (b"\x89PNG\r\n\x1a\n", 400), (&[7; 101], 413)]

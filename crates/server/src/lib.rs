@@ -46,6 +46,7 @@ mod residents;
 mod routes;
 mod rows;
 mod seal;
+mod seeing;
 mod shared;
 mod shares;
 mod socket;

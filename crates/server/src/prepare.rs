@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use tokenmill_engine::constraint::{Constraint, Held, Settings};
-use tokenmill_engine::{Inputs, NOBODY, Reading, Request, Sampling, SamplingValues};
+use tokenmill_engine::{NOBODY, Reading, Request, Sampling, SamplingValues};
 use tokenmill_ir::TokenId;
 use tokenmill_text::{
     Before, Beside, Encoder, Reach, Special, TemplateError, Tokenizer, TokenizerError,
@@ -16,9 +16,9 @@ use crate::config::Limits;
 use crate::conversation::{Calling, Conversation, Role, Tools};
 use crate::error::ApiError;
 use crate::holding;
-use crate::images;
 use crate::keys::account_of;
 use crate::rendered::Rendered;
+use crate::seeing::{self, Pictures};
 use crate::shared::{Model, Shared, unix_seconds};
 use crate::workshop::Wanted;
 
@@ -32,6 +32,8 @@ pub struct Prepared {
     pub head: Head,
     /// The log-probabilities of the prompts are told.
     pub echoed: Option<Echoed>,
+    /// What the prompts have places for, and is still to be seen.
+    pub pictures: Option<Pictures>,
 }
 
 /// How prompts are told with their log-probabilities.
@@ -75,7 +77,7 @@ pub fn generate(
         tools,
         mut also_end,
         unlisted,
-        inputs,
+        pictures,
     } = asked(&model, input, (&manner, limits), &encoder, &mut warnings)?;
     also_end.extend(&manner.also_end);
     let is_raw = reading.is_none() && param == "prompt";
@@ -111,12 +113,11 @@ pub fn generate(
         timeout: manner.timeout,
         diagnose: manner.diagnose,
         lease: manner.lease,
-        inputs: inputs.map(Arc::new),
         ..Request::new(Vec::new())
     };
     let within = Within::of(&model, manner.context, &mut head.warnings);
     let requests = within_context(within, &sampling, common, (prompts, param), &mut head.warnings)?;
-    Ok(Prepared { model, requests, head, echoed })
+    Ok(Prepared { model, requests, head, echoed, pictures })
 }
 
 /// What an answer is held to, if anything.
@@ -384,8 +385,8 @@ struct Asked {
     echo: Vec<String>,
     /// Messages in the prompt, where that is asked.
     parts: Vec<Part>,
-    /// What the prompt has beside its tokens.
-    inputs: Option<Inputs>,
+    /// What the prompt has places for.
+    pictures: Option<Pictures>,
     /// How the answer is read; `None`: all of it is text.
     reading: Option<Reading>,
     /// The model may reason before it answers.
@@ -544,15 +545,17 @@ fn conversation(
     let rendered = rendered(model, talk, manner)?;
     let tokens = encoder.rendered(&rendered.prompt);
     let tokens = tokens.map_err(|e| not_encoded(e, model, "messages"))?;
-    let (tokens, inputs) = images::seen(model, &rendered.talk, tokens, (encoder, limits))?;
+    let most = model.most_tokens().saturating_mul(2);
+    let (tokens, pictures) =
+        seeing::sketched(model, &rendered.talk, tokens, (encoder, limits, most))?;
     let text = rendered.prompt.text();
-    let parts = match manner.diagnose && inputs.is_none() {
+    let parts = match manner.diagnose && pictures.is_none() {
         true => parts(&rendered.talk, &text, &tokens, &model.served.tokenizer),
         false => Vec::new(),
     };
     let (reading, reasons) = (rendered.reading(), rendered.reasons);
     let (prompts, param, tools) = (vec![tokens], "messages", rendered.talk.tools);
-    Ok(Asked { prompts, param, parts, inputs, reading, reasons, tools, ..Asked::default() })
+    Ok(Asked { prompts, param, parts, pictures, reading, reasons, tools, ..Asked::default() })
 }
 
 /// Where each message ends in the prompt, in tokens.

@@ -30,6 +30,7 @@ use crate::receipts::Store;
 use crate::requests::Requests;
 use crate::residents::{InUse, Pending, Residents, There, Told};
 use crate::seal::Seal;
+use crate::seeing::Room;
 use crate::shares::{Party, Share, Shares};
 use crate::state::State;
 use crate::stock::{Listed, Stock};
@@ -121,6 +122,8 @@ pub struct Shared {
     pub bodies: Arc<Shares>,
     /// Where bodies are parsed and tokenised.
     pub workshop: Workshop,
+    /// Memory for the patches of images.
+    pub patches: Room,
     /// Seals what clients keep for it.
     pub seal: Seal,
     /// Those that run and ran lately.
@@ -165,6 +168,7 @@ impl Shared {
             admission: Shares::new(config.limits.requests),
             bodies: Shares::new(config.limits.bodies_bytes),
             workshop: Workshop::new(config.limits.preparing),
+            patches: Room::new(config.limits.patches_bytes),
             seal: Seal::new(config.seal_key.take()),
             phase: watch::Sender::new(Phase::Serving),
             salt: splitmix(unix_nanos() ^ u64::from(std::process::id()) << 40),

@@ -64,6 +64,8 @@ pub struct Abilities {
     pub thinking: bool,
     /// It writes what stands between two texts.
     pub infill: bool,
+    /// It sees images.
+    pub sees: bool,
     /// Most tokens of prompt and answer together.
     pub context: u32,
     /// Its weights, as a measure of what it knows.

@@ -2,6 +2,7 @@
 //! from HF transformers. README.md defines the hash and the files.
 
 mod change;
+mod forgetful;
 mod model;
 mod packing;
 mod recorded;
@@ -12,6 +13,7 @@ mod tensors;
 mod twin;
 
 pub use change::with;
+pub use forgetful::Forgetful;
 pub use model::{Golden, Variant};
 pub use packing::Packing;
 pub use recorded::{Change, Sweep, differs};

@@ -2,18 +2,16 @@
 //! batches; on the reference device and on the CPU.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
 
+use tokenmill_backend::Device;
 use tokenmill_backend::reference::ReferenceDevice;
-use tokenmill_backend::{Device, DeviceError, Executable, Footprint, Watch, Weights};
 use tokenmill_cpu::{CpuDevice, CpuOptions};
 use tokenmill_engine::load::{LoadOptions, load};
 use tokenmill_engine::start::{ServeOptions, Served, StartError};
 use tokenmill_engine::{DraftMode, Event, Request};
-use tokenmill_golden_tests::{Golden, Variant, worst_difference};
-use tokenmill_ir::{Batch, DeviceCaps, KvFormat, Limits, Mode, Program, StepOutput, WeightSource};
+use tokenmill_golden_tests::{Forgetful, Golden, Variant, worst_difference};
+use tokenmill_ir::{KvFormat, Mode};
 
 /// Largest |Δlogit| allowed against transformers.
 const TOLERANCE: f32 = 1e-4;
@@ -112,96 +110,12 @@ fn every_recording_through_the_engine_on_the_cpu() {
     }
 }
 
-/// A device that fails in its third step and has then forgotten all weights.
-struct Forgetful {
-    now: Mutex<Arc<ReferenceDevice>>,
-    steps: Arc<AtomicU32>,
-    caps: DeviceCaps,
-}
-
-impl Forgetful {
-    fn new() -> Arc<Self> {
-        let device = ReferenceDevice::new(16);
-        let caps = device.caps().clone();
-        Arc::new(Self { now: Mutex::new(Arc::new(device)), steps: Arc::default(), caps })
-    }
-
-    fn now(&self) -> Arc<ReferenceDevice> {
-        let mut now = self.now.lock().expect("no panic in here");
-        if self.steps.load(Ordering::SeqCst) == LOST {
-            // Another one, for which the old one's weights are nobody's.
-            self.steps.fetch_add(1, Ordering::SeqCst);
-            *now = Arc::new(ReferenceDevice::new(16));
-        }
-        Arc::clone(&now)
-    }
-}
-
-const LOST: u32 = 3;
-
-impl Device for Forgetful {
-    fn caps(&self) -> &DeviceCaps {
-        &self.caps
-    }
-
-    fn upload(
-        &self,
-        program: &Program,
-        source: &dyn WeightSource,
-        mode: Mode,
-        watch: Watch<'_>,
-    ) -> Result<Weights, DeviceError> {
-        self.now().upload(program, source, mode, watch)
-    }
-
-    fn footprint(&self, p: &Program, l: &Limits, m: Mode) -> Result<Footprint, DeviceError> {
-        self.now().footprint(p, l, m)
-    }
-
-    fn compile(
-        &self,
-        program: &Program,
-        weights: &Weights,
-        limits: &Limits,
-    ) -> Result<Box<dyn Executable>, DeviceError> {
-        let inner = self.now().compile(program, weights, limits)?;
-        Ok(Box::new(Forgets { inner, steps: Arc::clone(&self.steps) }))
-    }
-}
-
-struct Forgets {
-    inner: Box<dyn Executable>,
-    steps: Arc<AtomicU32>,
-}
-
-impl Executable for Forgets {
-    fn submit(&mut self, batch: &mut Batch) -> Result<(), DeviceError> {
-        if self.steps.fetch_add(1, Ordering::SeqCst) + 1 == LOST {
-            let (device, reason) = ("a device".into(), "it fell off the bus".into());
-            return Err(DeviceError::Lost { device, reason });
-        }
-        self.inner.submit(batch)
-    }
-
-    fn advance(&mut self, at_most: Duration) -> Result<bool, DeviceError> {
-        self.inner.advance(at_most)
-    }
-
-    fn wait(&mut self, out: &mut StepOutput) -> Result<(), DeviceError> {
-        self.inner.wait(out)
-    }
-
-    fn resize(&mut self, blocks: &[u32]) -> Result<(), DeviceError> {
-        self.inner.resize(blocks)
-    }
-}
-
 #[test]
 fn a_lost_device_gets_its_weights_again_and_the_answer_goes_on() {
     let golden = Golden::read("llama");
     let scratch = tempfile::tempdir().expect("a scratch folder");
     let path = golden.path(Variant::Config, scratch.path());
-    let served = start(&path, Forgetful::new(), 64).unwrap_or_else(|e| panic!("{e}"));
+    let served = start(&path, Forgetful::new(3), 64).unwrap_or_else(|e| panic!("{e}"));
     let n = golden.greedy.len();
     let found = answers(&served, std::slice::from_ref(&golden.ids), n);
     assert_eq!(found[0].0, golden.greedy);

@@ -1,14 +1,18 @@
 //! The planner knows of every architecture what loading takes and what a step costs, from its description alone.
 
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
 use tokenmill_backend::Device;
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_cpu::{CpuDevice, CpuOptions};
+use tokenmill_engine::Host;
 use tokenmill_engine::describe::{Described, describe};
-use tokenmill_engine::load::{LoadOptions, Lowered, read};
-use tokenmill_engine::plan::{Scene, fit};
+use tokenmill_engine::load::{LoadFailure, LoadOptions, Lowered, read};
+use tokenmill_engine::plan::{Fit, Scene, fit};
 use tokenmill_engine::planner::estimate::work;
 use tokenmill_engine::planner::factors::{Arithmetic, Instructions};
-use tokenmill_engine::planner::{Machine, Model, Need, Task, Verdict, plan};
+use tokenmill_engine::planner::{Machine, Model, Need, Task, plan};
 use tokenmill_golden_tests::{Golden, Variant};
 use tokenmill_ir::{KvFormat, Mode};
 
@@ -33,9 +37,11 @@ fn described(model: &Lowered, device: &dyn Device, options: &LoadOptions) -> Mod
     describe(model, device, options, &told).expect("described")
 }
 
-/// As the loader says and as the planner says.
-fn compare(arch: &str, model: &Lowered, device: &dyn Device, options: &LoadOptions) {
-    let loaded = fit(&model.spec, &model.program, device, options);
+/// What a need of so many users with such a context is planned to take: weights, cache, buffers, process,
+/// all; context and streams.
+type Taken = ([u64; 5], (u32, u32));
+
+fn planned(model: &Lowered, device: &dyn Device, options: &LoadOptions) -> Option<Taken> {
     let need = Need {
         task: Task::Any,
         users: options.sequences,
@@ -46,29 +52,85 @@ fn compare(arch: &str, model: &Lowered, device: &dyn Device, options: &LoadOptio
         let data = described(model, device, options);
         plan(&machine(options.memory_bytes), std::slice::from_ref(&data), &need)
     };
-    let mut planned = ask(options);
-    if let Some(context) = planned.chosen.as_ref().map(|c| c.context) {
-        // As `plan` does: buffers of the context that was chosen.
-        planned = ask(&LoadOptions { context: Some(context), ..options.clone() });
-    }
-    let Ok((limits, fit)) = loaded else {
-        assert_eq!(planned.verdict, Verdict::No, "{arch} {options:?}: {planned:?}");
-        return;
-    };
-    let chosen = planned.chosen.clone();
-    let chosen = chosen.unwrap_or_else(|| panic!("{arch} {options:?}: {planned:?}"));
+    let context = ask(options).chosen?.context;
+    // As `plan` does: buffers of the context that was chosen.
+    let chosen = ask(&LoadOptions { context: Some(context), ..options.clone() }).chosen?;
     let m = chosen.memory;
-    let found = (m.weights, m.cache, m.buffers, m.process, m.needed);
-    let taken = (
-        fit.weight_bytes,
+    let taken = [m.weights, m.cache, m.buffers, m.process, m.needed];
+    Some((taken, (chosen.context, chosen.full_streams)))
+}
+
+/// As the loader says and as the planner says.
+fn compare(arch: &str, model: &Lowered, device: &dyn Device, options: &LoadOptions) {
+    let loaded = fit(&model.spec, &model.program, device, options);
+    let planned = planned(model, device, options);
+    let taken = loaded.ok().map(|(limits, fit)| (taken(&fit), (limits.context, fit.streams)));
+    assert_eq!(planned, taken, "{arch} {options:?}");
+}
+
+fn taken(fit: &Fit) -> [u64; 5] {
+    [
+        fit.weight_bytes + fit.encoder.weight_bytes,
         fit.cache_bytes,
-        fit.scratch_bytes,
+        fit.scratch_bytes + fit.encoder.buffer_bytes,
         fit.process_bytes,
         fit.needed_bytes(),
-    );
-    assert_eq!(found, taken, "{arch} {options:?}");
-    let found = (chosen.context, chosen.full_streams);
-    assert_eq!(found, (limits.context, fit.streams), "{arch} {options:?}");
+    ]
+}
+
+#[test]
+fn encoders_of_images_are_counted_by_all_who_count() {
+    let cpu = || -> Arc<dyn Device> {
+        let options = CpuOptions { threads: 2, ..CpuOptions::default() };
+        Arc::new(CpuDevice::new(options).expect("a CPU"))
+    };
+    for name in Golden::all_seeing() {
+        let scratch = tempfile::tempdir().expect("a scratch folder");
+        let path = Golden::read(&name).path(Variant::Config, scratch.path());
+        let model = read(&path, KvFormat::Bf16).unwrap_or_else(|e| panic!("{name}: {e}"));
+        for memory_bytes in [26 << 20, 32 << 20, 64 << 20, 1 << 30] {
+            let (mode, kv) = (Mode::Int8, KvFormat::Bf16);
+            let (context, sequences, step_tokens) = (Some(256), 2, 64);
+            let options = LoadOptions { mode, kv, context, sequences, step_tokens, memory_bytes };
+            let device = cpu();
+            let planned = planned(&model, &*device, &options);
+            let host = Host::start(Arc::clone(&device), memory_bytes).expect("a host");
+            let go_on = |_, _| ControlFlow::Continue(());
+            match host.load("m", &path, &options, go_on) {
+                Ok(loaded) => {
+                    assert!(loaded.encoder.is_some(), "{name} sees");
+                    let fit = loaded.fit;
+                    let found = (taken(&fit), (loaded.limits.context, fit.streams));
+                    assert_eq!(planned, Some(found), "{name} {memory_bytes}");
+                    assert!(fit.encoder.sum() > 0 && fit.needed_bytes() <= memory_bytes);
+                    let held = host.ledger().list().first().map(|e| e.memory.sum());
+                    assert_eq!(held, Some(fit.memory().sum()), "{name}: what it claims");
+                    // As it would be measured before it is loaded beside others.
+                    drop(loaded);
+                    let shared = host.share(&path, &options, Some(memory_bytes));
+                    let share = shared.unwrap_or_else(|e| panic!("{name}: {e}")).1;
+                    assert_eq!(share.needs.bytes, fit.memory().sum(), "{name} {memory_bytes}");
+                }
+                Err(error) => {
+                    assert_eq!(planned, None, "{name} {memory_bytes}: {error}");
+                    let LoadFailure::DoesNotFit {
+                        encoder_bytes,
+                        available_bytes,
+                        needed_bytes,
+                        ..
+                    } = error
+                    else {
+                        panic!("{name}: {error}");
+                    };
+                    assert!(encoder_bytes > 0 && available_bytes == memory_bytes);
+                    assert!(
+                        needed_bytes > memory_bytes,
+                        "{name}: {needed_bytes} of {memory_bytes}"
+                    );
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -8,9 +8,9 @@ use tokenmill_backend::Device;
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_cpu::{CpuDevice, CpuOptions};
 use tokenmill_engine::load::{LoadOptions, load};
-use tokenmill_engine::start::{ServeOptions, Served};
+use tokenmill_engine::start::{DiskOptions, ServeOptions, Served};
 use tokenmill_engine::{DraftMode, Event, Events, Request, Tile, Tiles};
-use tokenmill_golden_tests::{Golden, Image, Sight, Variant, worst_difference};
+use tokenmill_golden_tests::{Forgetful, Golden, Image, Sight, Variant, worst_difference};
 use tokenmill_ir::{FIRST_MEDIA, KvFormat, Mode, TokenId};
 use tokenmill_models::vision;
 
@@ -18,22 +18,44 @@ use tokenmill_models::vision;
 const WRITTEN: TokenId = 1_000_000;
 
 fn start(path: &Path, device: Arc<dyn Device>, step_tokens: u32) -> Served {
+    start_with(path, device, (160, step_tokens), None)
+}
+
+/// With a cache on disk in that folder.
+fn start_with(
+    path: &Path,
+    device: Arc<dyn Device>,
+    (context, step_tokens): (u32, u32),
+    folder: Option<&Path>,
+) -> Served {
+    let kv = KvFormat::F32;
     let options = LoadOptions {
         mode: Mode::F32,
-        kv: KvFormat::F32,
-        context: Some(160),
+        kv,
+        context: Some(context),
         sequences: 4,
         step_tokens,
         memory_bytes: 1 << 32,
     };
     let loaded = load(path, device, &options, |_, _| {}).expect("loaded");
     let options = ServeOptions { queue: 64, step_s: 10.0, draft: DraftMode::Suffix };
-    loaded.start(options).expect("started")
+    let disk = folder.map(|folder| {
+        let (folder, model) = (folder.to_owned(), path.to_owned());
+        DiskOptions { folder, cap_bytes: 1 << 30, model, kv }
+    });
+    let served = loaded.start_with(options, disk.as_ref()).expect("started");
+    assert!(folder.is_none() || served.disk.is_ok(), "{:?}", served.disk);
+    served
 }
 
 /// The prompt of a recording, of images multiplied by `scale`. What a processor writes around the rows is
 /// in its text.
 fn request(sight: &Sight, served: &Served, scale: f32) -> Request {
+    request_between(sight, served, scale, [0, 0])
+}
+
+/// The same between so many other tokens.
+fn request_between(sight: &Sight, served: &Served, scale: f32, others: [u32; 2]) -> Request {
     let how = served.sight.as_ref().expect("a model that sees");
     let seen = |image: &Image| {
         let tile = |(tile, number): (&vision::Tile, usize)| {
@@ -59,6 +81,9 @@ fn request(sight: &Sight, served: &Served, scale: f32) -> Request {
             (true, _) => left -= 1,
         }
     }
+    let [before, behind] =
+        others.map(|n| (0..n).map(|i| (i * i * 7 + n) % 101).collect::<Vec<_>>());
+    let rendered = [before, rendered, behind].concat();
     let plain = |text: &str| match text == how.vision.script.written() {
         true => Ok(vec![WRITTEN]),
         false => Ok(Vec::new()),
@@ -157,4 +182,62 @@ fn every_recording_through_the_engine_on_the_reference_device() {
 fn every_recording_through_the_engine_on_the_cpu() {
     let options = || CpuOptions { threads: 2, ..CpuOptions::default() };
     check_all(&|| Arc::new(CpuDevice::new(options()).expect("a CPU")), 33, false);
+}
+
+#[test]
+fn prompts_with_images_are_restored_from_disk() {
+    for name in Golden::all_seeing() {
+        let sight = Sight::read(&name);
+        let (scratch, folder) =
+            (tempfile::tempdir().expect("one"), tempfile::tempdir().expect("two"));
+        let path = sight.golden.path(Variant::Config, scratch.path());
+        let device = || -> Arc<dyn Device> {
+            let options = CpuOptions { threads: 2, ..CpuOptions::default() };
+            Arc::new(CpuDevice::new(options).expect("a CPU"))
+        };
+        // The recorded prompt in the first of the runs of 256 tokens that are written.
+        let asked = |served: &Served, scale| {
+            let request = request_between(&sight, served, scale, [100, 250]);
+            answer(served.engine.submit(request).expect("accepted"))
+        };
+        let plain = start_with(&path, device(), (460, 64), None);
+        let ((expected, _), (other, _)) = (asked(&plain, 1.0), asked(&plain, -1.0));
+        let writes = start_with(&path, device(), (460, 64), Some(folder.path()));
+        assert_eq!(asked(&writes, 1.0).0, expected, "{name} while writing");
+        writes.engine.shut_down();
+        let restored = start_with(&path, device(), (460, 64), Some(folder.path()));
+        let (found, cached) = asked(&restored, 1.0);
+        assert_eq!(found, expected, "{name}: restored");
+        assert!(cached >= 256, "{name}: {cached} tokens were found");
+        assert!(restored.engine.stats().disk_tokens >= 256, "{name}: on disk");
+        let (found, cached) = asked(&restored, -1.0);
+        assert_eq!(found, other, "{name}: another image");
+        assert!(cached < 256, "{name}: {cached} tokens of another image were found");
+        restored.engine.shut_down();
+    }
+}
+
+#[test]
+fn an_encoder_goes_on_after_its_device_was_lost() {
+    // Lost in the encoder's step, and in the model's that follows.
+    for lost in [1, 2] {
+        let sight = Sight::read("vision/qwen2_vl");
+        let scratch = tempfile::tempdir().expect("a scratch folder");
+        let path = sight.golden.path(Variant::Config, scratch.path());
+        let served = start(&path, Forgetful::new(lost), 64);
+        let asked = |scale| {
+            let request = request(&sight, &served, scale);
+            answer(served.engine.submit(request).expect("accepted")).0
+        };
+        assert_eq!(asked(1.0), sight.golden.greedy, "lost in step {lost}");
+        assert_ne!(asked(-1.0), sight.golden.greedy);
+        // With a file of its own the encoder reads that again.
+        let scratch = tempfile::tempdir().expect("a scratch folder");
+        drop(sight.golden.open_mmproj(scratch.path()).expect("an encoder's file"));
+        let path = sight.golden.path(Variant::Gguf, scratch.path());
+        let served = start(&path, Forgetful::new(lost), 64);
+        let asked = request(&sight, &served, 1.0);
+        let found = answer(served.engine.submit(asked).expect("accepted")).0;
+        assert_eq!(found, sight.golden.greedy, "a pair, lost in step {lost}");
+    }
 }

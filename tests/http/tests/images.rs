@@ -4,17 +4,21 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 use tokenmill_backend::reference::ReferenceDevice;
+use tokenmill_backend::{Device, DeviceError, Executable, Footprint, Watch, Weights};
 use tokenmill_engine::load::{LoadOptions, load};
 use tokenmill_engine::start::ServeOptions;
 use tokenmill_engine::{Defaults, DraftMode, Engine, Eyes};
 use tokenmill_golden_tests::{Golden, Variant};
 use tokenmill_http_tests::{Client, Reply};
-use tokenmill_ir::{KvFormat, Mode};
+use tokenmill_ir::{Batch, DeviceCaps, KvFormat, Limits, Mode, Program, StepOutput, WeightSource};
 use tokenmill_server::{ImageHosts, Running, ServedModel, ServerConfig, spawn};
 use tokenmill_text::{ChatTemplate, GgufVocab, Tokenizer};
 
@@ -53,14 +57,108 @@ fn tokenizer() -> Tokenizer {
     Tokenizer::from_gguf(vocab).expect("a tokenizer")
 }
 
+/// What an encoder does, and whether its steps may end.
+#[derive(Clone, Default)]
+struct Gate {
+    closed: Arc<AtomicBool>,
+    patches: Arc<AtomicU64>,
+}
+
+impl Gate {
+    fn open(&self) {
+        self.closed.store(false, Ordering::SeqCst);
+    }
+
+    fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+    }
+
+    /// Patches of all steps so far.
+    fn patches(&self) -> u64 {
+        self.patches.load(Ordering::SeqCst)
+    }
+}
+
+/// The reference device, whose encoders stop at a gate.
+struct Gated(ReferenceDevice, Gate);
+
+struct GatedEncoder(Box<dyn Executable>, Gate);
+
+impl Device for Gated {
+    fn caps(&self) -> &DeviceCaps {
+        self.0.caps()
+    }
+
+    fn upload(
+        &self,
+        program: &Program,
+        source: &dyn WeightSource,
+        mode: Mode,
+        watch: Watch<'_>,
+    ) -> Result<Weights, DeviceError> {
+        self.0.upload(program, source, mode, watch)
+    }
+
+    fn footprint(
+        &self,
+        program: &Program,
+        limits: &Limits,
+        mode: Mode,
+    ) -> Result<Footprint, DeviceError> {
+        self.0.footprint(program, limits, mode)
+    }
+
+    fn compile(
+        &self,
+        program: &Program,
+        weights: &Weights,
+        limits: &Limits,
+    ) -> Result<Box<dyn Executable>, DeviceError> {
+        let inner = self.0.compile(program, weights, limits)?;
+        Ok(match program.whole_sequences {
+            true => Box::new(GatedEncoder(inner, self.1.clone())),
+            false => inner,
+        })
+    }
+}
+
+impl Executable for GatedEncoder {
+    fn submit(&mut self, batch: &mut Batch) -> Result<(), DeviceError> {
+        self.1.patches.fetch_add(batch.tokens.len() as u64, Ordering::SeqCst);
+        self.0.submit(batch)
+    }
+
+    fn advance(&mut self, at_most: Duration) -> Result<bool, DeviceError> {
+        match self.1.closed.load(Ordering::SeqCst) {
+            true => Ok(false),
+            false => self.0.advance(at_most),
+        }
+    }
+
+    fn wait(&mut self, out: &mut StepOutput) -> Result<(), DeviceError> {
+        self.0.wait(out)
+    }
+
+    fn resize(&mut self, blocks: &[u32]) -> Result<(), DeviceError> {
+        self.0.resize(blocks)
+    }
+}
+
 struct Seeing {
     server: Option<Running>,
     engine: Engine,
     client: Client,
+    gate: Gate,
 }
 
 impl Seeing {
     fn new() -> Self {
+        Self::preparing(None)
+    }
+
+    /// A site that prepares so many requests at once.
+    fn preparing(places: Option<usize>) -> Self {
+        let gate = Gate::default();
         let scratch = tempfile::tempdir().expect("a scratch folder");
         let path = Golden::read("vision/qwen2_vl").path(Variant::Config, scratch.path());
         let options = LoadOptions {
@@ -71,7 +169,12 @@ impl Seeing {
             step_tokens: 64,
             memory_bytes: 1 << 32,
         };
-        let loaded = load(&path, Arc::new(ReferenceDevice::new(8)), &options, |_, _| {});
+        let loaded = load(
+            &path,
+            Arc::new(Gated(ReferenceDevice::new(8), gate.clone())),
+            &options,
+            |_, _| {},
+        );
         let options = ServeOptions { queue: 16, step_s: 10.0, draft: DraftMode::None };
         let served = loaded.expect("loaded").start(options).expect("started");
         let tokenizer = Arc::new(tokenizer());
@@ -90,25 +193,51 @@ impl Seeing {
         };
         let mut config = ServerConfig::new(([127, 0, 0, 1], 0).into());
         config.fetch_images = Some(ImageHosts { named: vec!["127.0.0.1".into()] });
+        config.limits.preparing = places.unwrap_or(config.limits.preparing);
         let server = spawn(config, vec![model]).expect("the server starts");
         let client = Client::new(server.address());
-        Self { server: Some(server), engine, client }
+        Self { server: Some(server), engine, client, gate }
+    }
+
+    /// Asks about an image on a thread of its own.
+    fn asking(&self, url: &str) -> JoinHandle<Reply> {
+        let (client, body) = (Client::new(self.client.address()), question(&[url]));
+        std::thread::spawn(move || client.post("/v1/chat/completions", &body))
+    }
+
+    fn wait_until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let start = Instant::now();
+        while !holds(self) {
+            assert!(start.elapsed() < Duration::from_secs(20), "waited in vain: {what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Requests that are being answered.
+    fn in_flight(&self) -> u64 {
+        let page = self.client.get("/metrics").body;
+        let line = page.lines().find_map(|l| l.strip_prefix("tokenmill_http_requests_in_flight "));
+        line.and_then(|count| count.parse().ok()).expect("a number")
     }
 
     /// The answer of a chat about these images, and what it took.
     fn chat(&self, urls: &[&str]) -> Reply {
-        let image = |url: &&str| json!({ "type": "image_url", "image_url": { "url": url } });
-        let mut parts: Vec<Value> = urls.iter().map(image).collect();
-        parts.push(json!({ "type": "text", "text": "What is it?" }));
-        let messages = json!([{ "role": "user", "content": parts }]);
-        let body =
-            json!({ "messages": messages, "max_tokens": 6, "temperature": 0, "logprobs": true });
-        self.client.post("/v1/chat/completions", &body)
+        self.client.post("/v1/chat/completions", &question(urls))
     }
+}
+
+/// A chat about images.
+fn question(urls: &[&str]) -> Value {
+    let image = |url: &&str| json!({ "type": "image_url", "image_url": { "url": url } });
+    let mut parts: Vec<Value> = urls.iter().map(image).collect();
+    parts.push(json!({ "type": "text", "text": "What is it?" }));
+    let messages = json!([{ "role": "user", "content": parts }]);
+    json!({ "messages": messages, "max_tokens": 6, "temperature": 0, "logprobs": true })
 }
 
 impl Drop for Seeing {
     fn drop(&mut self) {
+        self.gate.open();
         drop(self.server.take());
         self.engine.shut_down();
     }
@@ -216,4 +345,75 @@ fn what_cannot_be_seen_is_refused_by_its_place() {
     let many = vec![url(&whole); 7];
     let reply = site.chat(&many.iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(reply.error("code"), "context_length_exceeded", "{reply:?}");
+}
+
+/// Patches of a picture of 56 x 56 pixels.
+const PATCHES: u64 = 4 * ROWS;
+
+#[test]
+fn who_waits_for_the_encoder_holds_up_nobody() {
+    let site = Seeing::preparing(Some(1));
+    let red = url(&bitmap(|_, _| [0, 0, 200]));
+    site.gate.close();
+    let waits = [site.asking(&red), site.asking(&red)];
+    site.wait_until("the encoder works", |site| site.gate.patches() > 0);
+    // The one place there is for requests that are prepared is free.
+    let messages = json!([{ "role": "user", "content": "Hello" }]);
+    let body = json!({ "messages": messages, "max_tokens": 2 });
+    for _ in 0..3 {
+        assert_eq!(site.client.post("/v1/chat/completions", &body).status, 200);
+    }
+    // Nor is it asked to count the same image, or another.
+    let blue = json!({ "type": "base64", "media_type": "image/bmp",
+        "data": BASE64_STANDARD.encode(bitmap(|_, _| [200, 0, 0])) });
+    let parts = json!([{ "type": "image", "source": blue }, { "type": "text", "text": "Hello" }]);
+    let body = json!({ "model": "eyes", "messages": [{ "role": "user", "content": parts }] });
+    let counted = site.client.post("/v1/messages/count_tokens", &body).json();
+    assert_eq!(counted["input_tokens"], ROWS + 2 + 5 + 1, "{counted}");
+    assert!(waits.iter().all(|asked| !asked.is_finished()), "the images are not seen yet");
+    site.gate.open();
+    let replies = waits.map(|asked| told(&asked.join().expect("an answer")));
+    assert_eq!(replies[0].0, replies[1].0);
+    assert_eq!(site.gate.patches(), PATCHES, "one image, computed once");
+}
+
+#[test]
+fn an_image_whose_client_has_gone_is_not_seen_to_the_end() {
+    let site = Seeing::new();
+    let picture = |n: u8| url(&bitmap(|_, _| [n, 0, 0]));
+    site.gate.close();
+    let body = question(&[&picture(1)]).to_string();
+    let headers = [("content-type", "application/json")];
+    let gone = site.client.open("POST", "/v1/chat/completions", &headers, body.as_bytes());
+    site.wait_until("the encoder works", |site| site.gate.patches() > 0);
+    // Another one behind it, which no step has begun with.
+    let behind = site.client.open(
+        "POST",
+        "/v1/chat/completions",
+        &headers,
+        body.replace("AQAA", "AgAA").as_bytes(),
+    );
+    site.wait_until("both are there", |site| site.in_flight() == 2);
+    drop((gone, behind));
+    site.wait_until("nobody is waited for", |site| site.in_flight() == 0);
+    site.gate.open();
+    let (_, _, cached) = told(&site.chat(&[&picture(3)]));
+    assert!(cached < 16);
+    assert_eq!(site.gate.patches(), 2 * PATCHES, "what nobody wants is not begun");
+}
+
+#[test]
+fn lists_tell_who_sees() {
+    let site = Seeing::new();
+    let listed = site.client.get("/v1/models").json();
+    assert_eq!(listed["data"][0]["input_modalities"], json!(["text", "image"]), "{listed}");
+    let props = site.client.get("/props").json();
+    assert_eq!(props["modalities"]["vision"], true, "{props}");
+    let shown = site.client.post("/api/show", &json!({ "model": "eyes" })).json();
+    let can = shown["capabilities"].as_array().expect("words");
+    assert!(can.contains(&json!("vision")), "{can:?}");
+    let red = url(&bitmap(|_, _| [0, 0, 200]));
+    let mut body = question(&[&red]);
+    body["model"] = "any:vision".into();
+    assert_eq!(site.client.post("/v1/chat/completions", &body).status, 200);
 }

@@ -9,8 +9,8 @@ use std::io::Write as _;
 
 use serde_json::{Value, json};
 use tokenmill_backend::Device;
-use tokenmill_engine::load::{LoadOptions, Lowered};
-use tokenmill_engine::plan::{Scene, Timing, active_bytes, fit, timings};
+use tokenmill_engine::load::{LoadOptions, Lowered, fit_whole};
+use tokenmill_engine::plan::{Scene, Timing, active_bytes, timings};
 use tokenmill_engine::planner::choice::Choice;
 use tokenmill_engine::planner::machine::Machine;
 use tokenmill_engine::planner::model::{Ability, Kv, Model};
@@ -79,9 +79,9 @@ fn refused(
     let Some(name) = args.models.first().filter(|_| plan.verdict != Verdict::Yes) else {
         return Ok(());
     };
-    if let Some(Lowered { spec, program, .. }) = stock.read(name)? {
+    if let Some(model) = stock.read(name)? {
         // As loading says it, with the command that helps.
-        fit(&spec, &program, device, &stock.options()).map_err(|e| Failure::load(name, e))?;
+        fit_whole(&model, device, &stock.options()).map_err(|e| Failure::load(name, e))?;
     }
     let why = plan.refused.iter().find(|r| r.model == *name).map(|r| r.why.clone());
     let why = why.unwrap_or_else(|| plan.reasons.first().cloned().unwrap_or_default());

@@ -13,6 +13,7 @@ use crate::load::{LoadFailure, LoadOptions, Lowered, vocabulary_of, whole_texts}
 use crate::plan::Needs;
 use crate::planner::factors::Arithmetic;
 use crate::planner::model::{Ability, Experts, Kv, Model};
+use crate::sight::Seeing;
 
 /// What is told of a model beside its files.
 #[derive(Debug, Clone)]
@@ -48,7 +49,11 @@ fn describe_inside(
     told: &Described<'_>,
 ) -> Result<Model, LoadFailure> {
     let Lowered { path, files, spec, program } = model;
-    let options = whole_texts(options, spec, program);
+    let mut options = whole_texts(options, spec, program);
+    let seeing = Seeing::of((path, files, spec), device, &options);
+    let (spec, program) = seeing.as_ref().map_or((spec, program), |s| (&s.spec, &s.program));
+    options = seeing.as_ref().map_or_else(|| options.clone(), |s| s.options(&options));
+    let encoder = seeing.as_ref().map(Seeing::memory).unwrap_or_default();
     let needs = Needs::of(spec, program, device, &options)?;
     let mut kv = Vec::new();
     for &(format, name) in told.formats {
@@ -81,12 +86,12 @@ fn describe_inside(
     Ok(Model {
         name: told.name.to_owned(),
         here: true,
-        files: told.files,
-        weights: needs.weight_bytes(),
+        files: told.files + seeing.as_ref().map_or(0, Seeing::file_bytes),
+        weights: needs.weight_bytes() + encoder.weight_bytes,
         reads: (output.weight_bytes - touched).max(0.0).round() as u64,
         experts,
         kv,
-        buffers: needs.buffer_bytes(),
+        buffers: needs.buffer_bytes() + encoder.buffer_bytes,
         buffers_for: options.context,
         token_ops: plain.ops,
         output_ops: output.ops - plain.ops,

@@ -1,11 +1,13 @@
 //! The encoder of a model that sees: from its weights on the device to an engine beside the model's.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokenmill_backend::{Device, DeviceError, Weights};
 use tokenmill_ir::{Limits, Program};
 use tokenmill_sched::Config;
 
+use super::load::Source;
 use super::start::{ServeOptions, step_cost};
 use crate::draft::DraftMode;
 use crate::engine::EngineParts;
@@ -15,6 +17,8 @@ use crate::vision::Vision;
 
 /// An encoder of images, its weights on the model's device.
 pub struct Encoder {
+    /// The file of its weights, or the model's.
+    pub path: PathBuf,
     /// What is computed: whole sequences of patches, a final row of each run of them.
     pub program: Program,
     /// Its weights there.
@@ -37,7 +41,7 @@ impl Encoder {
         device: Arc<dyn Device>,
         options: ServeOptions,
     ) -> Result<Vision, DeviceError> {
-        let Self { program, weights, limits, identity, kept_bytes, .. } = self;
+        let Self { path, program, mut weights, limits, identity, kept_bytes, .. } = self;
         let caps = device.caps().clone();
         let config = Config {
             groups: program.groups(),
@@ -52,10 +56,13 @@ impl Encoder {
             longest_block: 0,
         };
         let (ids, input_cols) = (program.ids(), program.input_cols);
-        let compile = move || device.compile(&program, &weights, &limits);
+        let source = Source { path: &path, program: &program, device: &*device, limits: &limits };
         let parts = EngineParts {
-            device: compile()?,
-            rebuild: Box::new(move |_| compile()),
+            device: source.compile(&weights)?,
+            rebuild: Box::new(move |error| {
+                let (path, program, limits) = (&path, &program, &limits);
+                Source { path, program, device: &*device, limits }.rebuild(error, &mut weights)
+            }),
             config,
             tokenizer: None,
             ids,

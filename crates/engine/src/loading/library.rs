@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokenmill_files::{ClosedModel, FilesState};
+use tokenmill_files::{ClosedModel, FilesState, OpenModel};
 use tokenmill_ir::{Defaults, KvFormat, Program};
 use tokenmill_models::ModelSpec;
 
@@ -37,6 +37,14 @@ impl Book {
             closed: lowered.files.closed(),
             files,
         }
+    }
+
+    /// Opens its files.
+    ///
+    /// # Errors
+    /// They are gone, or others.
+    pub(super) fn open(&self) -> Result<OpenModel, LoadFailure> {
+        Ok(self.closed.open()?)
     }
 
     fn bytes(&self) -> u64 {

@@ -13,6 +13,7 @@ use tokenmill_models::{Hyper, ModelError, ModelSpec, lower, spec_of};
 use crate::door::{self, Bug};
 use crate::draft_model::DraftModel;
 use crate::encoder::Encoder;
+use crate::eyes::Eyes;
 use crate::host::Host;
 use crate::ledger::Claim;
 use crate::library::{Book, Library, Opened};
@@ -74,7 +75,8 @@ pub enum LoadFailure {
     /// Memory.
     #[error(
         "needs {needed_bytes} bytes ({weight_bytes} of weights, {cache_bytes} of cache for \
-         {context} tokens, {scratch_bytes} of buffers), {available_bytes} are available"
+         {context} tokens, {scratch_bytes} of buffers, {encoder_bytes} of an encoder of images), \
+         {available_bytes} are available"
     )]
     DoesNotFit {
         /// In all.
@@ -85,6 +87,8 @@ pub enum LoadFailure {
         cache_bytes: u64,
         /// Buffers.
         scratch_bytes: u64,
+        /// Its encoder of images, where it has one.
+        encoder_bytes: u64,
         /// Available.
         available_bytes: u64,
         /// Context asked for.
@@ -150,24 +154,66 @@ impl LoadedModel {
     /// # Errors
     /// What the device says.
     pub fn compile(&self) -> Result<Box<dyn Executable>, DeviceError> {
-        let Self { path, program, device, weights, limits, .. } = self;
+        self.source().compile(&self.weights)
+    }
+
+    fn source(&self) -> Source<'_> {
+        let Self { path, program, device, limits, .. } = self;
+        Source { path, program, device: device.as_ref(), limits }
+    }
+
+    /// An executable after an error; weights that the device has lost are read again.
+    pub(super) fn rebuild(
+        &mut self,
+        error: &DeviceError,
+    ) -> Result<Box<dyn Executable>, DeviceError> {
+        let Self { path, program, device, limits, weights, .. } = self;
+        let source = Source { path, program, device: device.as_ref(), limits };
+        source.rebuild(error, weights)
+    }
+}
+
+/// What a program on a device is made from, again and again.
+pub(super) struct Source<'a> {
+    /// The files of its weights.
+    pub path: &'a Path,
+    pub program: &'a Program,
+    pub device: &'a dyn Device,
+    pub limits: &'a Limits,
+}
+
+impl Source<'_> {
+    pub fn compile(&self, weights: &Weights) -> Result<Box<dyn Executable>, DeviceError> {
+        let Self { path, program, device, limits } = self;
         let compiled = door::through(path, || Ok(device.compile(program, weights, limits)?));
         compiled.map_err(|e| self.device_error(e))
     }
 
-    /// Reads the weights again, after the device lost them.
-    ///
-    /// # Errors
-    /// What the device says, or why its files cannot be read any more.
-    pub fn upload_again(&mut self) -> Result<(), DeviceError> {
-        let Self { path, program, device, weights, .. } = self;
+    fn upload(&self, mode: Mode) -> Result<Weights, DeviceError> {
+        let Self { path, program, device, .. } = self;
         let uploaded = door::through(path, || {
             let files = tokenmill_files::open(path)?;
             let watch = &mut |_| ControlFlow::Continue(());
-            Ok(device.upload(program, &files, weights.mode(), watch)?)
+            Ok(device.upload(program, &files, mode, watch)?)
         });
-        self.weights = uploaded.map_err(|e| self.device_error(e))?;
-        Ok(())
+        uploaded.map_err(|e| self.device_error(e))
+    }
+
+    /// Compiles it anew after an error, and reads its weights again where the device has lost them.
+    pub fn rebuild(
+        &self,
+        error: &DeviceError,
+        weights: &mut Weights,
+    ) -> Result<Box<dyn Executable>, DeviceError> {
+        if !matches!(error, DeviceError::Lost { .. }) {
+            match self.compile(weights) {
+                // (Lost meanwhile, or when it was rebuilt in vain.)
+                Err(DeviceError::Lost { .. }) => {}
+                compiled => return compiled,
+            }
+        }
+        *weights = self.upload(weights.mode())?;
+        self.compile(weights)
     }
 
     fn device_error(&self, failure: LoadFailure) -> DeviceError {
@@ -225,34 +271,116 @@ pub struct Share {
     pub context: u32,
     /// Its weights.
     pub weight_bytes: u64,
+    /// Whether it sees images.
+    pub sees: bool,
+}
+
+/// As [`fit`], of a model that was read, with its encoder of images where it has one.
+///
+/// # Errors
+/// As [`load`].
+pub fn fit_whole(
+    model: &Lowered,
+    device: &dyn Device,
+    options: &LoadOptions,
+) -> Result<(Limits, Fit), LoadFailure> {
+    let Lowered { path, files, spec, program } = model;
+    door::through(path, || {
+        let seeing = Seeing::of((path, files, spec), device, options);
+        fit_beside(seeing.as_ref(), (spec, program), device, options)
+    })
+}
+
+/// What a model that was read takes beside its caches, its encoder of images among it.
+///
+/// # Errors
+/// As [`load`].
+pub fn fixed_bytes(
+    model: &Lowered,
+    device: &dyn Device,
+    options: &LoadOptions,
+) -> Result<u64, LoadFailure> {
+    let Lowered { path, files, spec, program } = model;
+    door::through(path, || {
+        let seeing = Seeing::of((path, files, spec), device, options);
+        Ok(fixed(seeing.as_ref(), (spec, program), device, options)?.1)
+    })
+}
+
+/// Needs of a model, and what it takes beside its caches.
+fn fixed(
+    seeing: Option<&Seeing>,
+    (spec, program): (&ModelSpec, &Program),
+    device: &dyn Device,
+    options: &LoadOptions,
+) -> Result<(plan::Needs, u64), DeviceError> {
+    let needs = match seeing {
+        Some(s) => plan::Needs::of(&s.spec, &s.program, device, &s.options(options))?,
+        None => plan::Needs::of(spec, program, device, options)?,
+    };
+    let encoder_bytes = seeing.map_or(0, |s| s.memory().sum());
+    let fixed_bytes = needs.fixed_bytes().saturating_add(encoder_bytes);
+    Ok((needs, fixed_bytes))
+}
+
+/// As [`fit`], of a model with its encoder, where it has one.
+fn fit_beside(
+    seeing: Option<&Seeing>,
+    (spec, program): (&ModelSpec, &Program),
+    device: &dyn Device,
+    options: &LoadOptions,
+) -> Result<(Limits, Fit), LoadFailure> {
+    let Some(seeing) = seeing else { return fit(spec, program, device, options) };
+    let encoder = seeing.memory();
+    match fit(&seeing.spec, &seeing.program, device, &seeing.options(options)) {
+        Ok((limits, fit)) => {
+            Ok((limits, Fit { encoder, available_bytes: options.memory_bytes, ..fit }))
+        }
+        Err(mut failure) => {
+            if let LoadFailure::DoesNotFit {
+                needed_bytes, encoder_bytes, available_bytes, ..
+            } = &mut failure
+            {
+                *encoder_bytes = encoder.sum();
+                *needed_bytes = needed_bytes.saturating_add(*encoder_bytes);
+                *available_bytes = options.memory_bytes;
+            }
+            Err(failure)
+        }
+    }
 }
 
 /// A model's part of memory that it shares with others which come and go: what it needs beside its
 /// caches, and half of the rest for them; all of it where a context that was asked for needs more.
 /// Or the part that is given.
 fn share(
-    spec: &ModelSpec,
-    program: &Program,
+    (path, files, spec, program): (&Path, &OpenModel, &ModelSpec, &Program),
     device: &dyn Device,
     options: &LoadOptions,
     given: Option<u64>,
 ) -> Result<Share, LoadFailure> {
     let mut options = whole_texts(options, spec, program);
     let all_bytes = options.memory_bytes;
-    let parts = plan::Needs::of(spec, program, device, &options)?;
-    let fixed_bytes = parts.fixed_bytes();
+    let mut seeing = Seeing::of((path, files, spec), device, &options);
+    let (parts, fixed_bytes) = fixed(seeing.as_ref(), (spec, program), device, &options)?;
     let half = fixed_bytes.saturating_add(all_bytes.saturating_sub(fixed_bytes) / 2);
-    options.memory_bytes = given.unwrap_or(half);
-    let found = fit(spec, program, device, &options).or_else(|_| {
-        options.memory_bytes = given.unwrap_or(all_bytes);
-        fit(spec, program, device, &options)
-    });
-    let (limits, fit) = found?;
-    let (bytes, memory_bytes) = (fit.memory().sum(), options.memory_bytes);
+    // (An encoder's part depends on all of it, as it does where it is loaded.)
+    let mut within = |memory_bytes| {
+        options.memory_bytes = memory_bytes;
+        seeing.as_mut().map_or(Ok(()), |s| s.within(device, &options))?;
+        let found = fit_beside(seeing.as_ref(), (spec, program), device, &options)?;
+        Ok::<_, LoadFailure>((memory_bytes, found))
+    };
+    let found = within(given.unwrap_or(half)).or_else(|_| within(given.unwrap_or(all_bytes)));
+    let (memory_bytes, (limits, fit)) = found?;
+    let bytes = fit.memory().sum();
     let load_s = LEAST_LOAD_S + bytes as f64 / LOAD_BYTES_PER_S;
     let least = parts.cache(limits.context, 1).1.min(fit.cache_bytes);
     let needs = Needs { bytes, floor_bytes: bytes - fit.cache_bytes + least, load_s };
-    Ok(Share { needs, memory_bytes, context: limits.context, weight_bytes: fit.weight_bytes })
+    let weight_bytes = fit.weight_bytes + fit.encoder.weight_bytes;
+    // (Not where its processor is none that is built.)
+    let sees = seeing.is_some_and(|seeing| Eyes::new(seeing.sight).is_ok());
+    Ok(Share { needs, memory_bytes, context: limits.context, weight_bytes, sees })
 }
 
 /// The tokenizer and the template of a model that was read from there.
@@ -299,7 +427,8 @@ impl Host {
     ) -> Result<(Arc<Book>, Share), LoadFailure> {
         door::through(path, || {
             let book = self.books().book(path, options.kv)?;
-            let share = share(&book.spec, &book.program, self.device().as_ref(), options, given)?;
+            let of = (path, &book.open()?, &book.spec, &book.program);
+            let share = share(of, self.device().as_ref(), options, given)?;
             Ok((book, share))
         })
     }
@@ -354,28 +483,27 @@ fn load_inside(
     let Lowered { path, files, spec, program } = &opened.lowered;
     let mut options = whole_texts(options, spec, program);
     let seeing = Seeing::of((path, files, spec), device.as_ref(), &options);
-    let (spec, program) = seeing.as_ref().map_or((spec, program), |s| (&s.spec, &s.program));
-    let beside = seeing.as_ref().map(Seeing::memory).unwrap_or_default();
-    options.step_tokens = seeing.as_ref().map_or(options.step_tokens, |s| s.step_tokens(&options));
-    options.memory_bytes = options.memory_bytes.saturating_sub(beside.sum());
+    let seen = seeing.as_ref();
     let mut choose = |free_bytes: u64| {
-        let free_bytes = free_bytes.saturating_sub(beside.sum());
-        let wanted = fit(spec, program, device.as_ref(), &options).ok();
+        let fit =
+            |options: &LoadOptions| fit_beside(seen, (spec, program), device.as_ref(), options);
+        let wanted = fit(&options).ok();
         let (limits, fit) = match wanted.filter(|(_, fit)| fit.needed_bytes() <= free_bytes) {
             // As much as it was measured to take: the same each time it comes.
             Some(wanted) => wanted,
             None => {
                 options.memory_bytes = options.memory_bytes.min(free_bytes);
-                fit(spec, program, device.as_ref(), &options)?
+                fit(&options)?
             }
         };
-        Ok::<_, LoadFailure>((fit.memory().and(beside), (limits, fit)))
+        Ok::<_, LoadFailure>((fit.memory(), (limits, fit)))
     };
     let (limits, fit) = match &claim {
         Some(claim) => claim.take(choose)?,
         None => choose(u64::MAX)?.1,
     };
     let upload = &mut || {
+        let program = seeing.as_ref().map_or(program, |s| &s.program);
         let watch = &mut |there| watch(there, program.weights.len());
         device.upload(program, files, options.mode, watch)
     };
@@ -385,7 +513,7 @@ fn load_inside(
         None => packaged(&files.checkpoint),
     };
     let encoder =
-        seeing.as_ref().map(|s| s.upload(files, device.as_ref(), &options)).transpose()?;
+        seeing.as_ref().map(|s| s.upload((path, files), device.as_ref(), &options)).transpose()?;
     let Lowered { path, spec, program, .. } = library.note(opened, options.kv, vocabulary.as_ref());
     let (spec, program, sight) = match seeing {
         Some(Seeing { spec, program, sight, .. }) => (spec, program, Some(sight)),

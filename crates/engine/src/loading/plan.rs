@@ -28,6 +28,8 @@ pub struct Fit {
     pub scratch_bytes: u64,
     /// The process itself, and the tokenizer.
     pub process_bytes: u64,
+    /// Its encoder of images: weights, buffers, and the rows that are kept.
+    pub encoder: Memory,
     /// What this process may use.
     pub available_bytes: u64,
     /// Cache bytes of one token.
@@ -42,17 +44,18 @@ impl Fit {
     /// All of it.
     pub fn needed_bytes(&self) -> u64 {
         let parts = [self.weight_bytes, self.cache_bytes, self.scratch_bytes, self.process_bytes];
-        parts.into_iter().fold(0, u64::saturating_add)
+        parts.into_iter().fold(self.encoder.sum(), u64::saturating_add)
     }
 
     /// What of it is the model's own, and not of the process that all models share.
     pub fn memory(&self) -> Memory {
-        Memory {
+        let own = Memory {
             weight_bytes: self.weight_bytes,
             cache_bytes: self.cache_bytes,
             buffer_bytes: self.scratch_bytes,
             vocabulary_bytes: self.process_bytes.saturating_sub(PROCESS_BYTES),
-        }
+        };
+        own.and(self.encoder)
     }
 }
 
@@ -250,6 +253,7 @@ pub fn fit(
             weight_bytes: needs.footprint.weight_bytes,
             cache_bytes,
             scratch_bytes: needs.footprint.buffer_bytes + needs.process_bytes,
+            encoder_bytes: 0,
             available_bytes: options.memory_bytes,
             context: wanted,
             fitting_context: most_context,
@@ -275,6 +279,7 @@ fn chosen(
         cache_bytes,
         scratch_bytes: needs.footprint.buffer_bytes,
         process_bytes: needs.process_bytes,
+        encoder: Memory::default(),
         available_bytes: options.memory_bytes,
         token_bytes: per_token.map(|c| c.unit_bytes()).sum(),
         most_context,

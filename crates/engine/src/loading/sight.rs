@@ -78,10 +78,36 @@ impl Seeing {
         self.memory
     }
 
-    /// Tokens that a step of the language model must have room for.
-    pub fn step_tokens(&self, options: &LoadOptions) -> u32 {
+    /// Takes its part of other memory.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn within(
+        &mut self,
+        device: &dyn Device,
+        options: &LoadOptions,
+    ) -> Result<(), LoadFailure> {
+        let vision = &self.sight.vision;
+        (self.limits, self.memory) = bounds(vision, &self.encoder, device, options)?;
+        self.kept_bytes = kept_bytes(options);
+        self.longest_block = longest_block(vision, &self.limits)?;
+        Ok(())
+    }
+
+    /// What is left for the language model, whose steps must have room for a longest image.
+    pub fn options(&self, options: &LoadOptions) -> LoadOptions {
         let beside = self.longest_block.saturating_add(options.sequences);
-        options.step_tokens.max(if self.longest_block > 0 { beside } else { 0 })
+        let least = if self.longest_block > 0 { beside } else { 0 };
+        LoadOptions {
+            step_tokens: options.step_tokens.max(least),
+            memory_bytes: options.memory_bytes.saturating_sub(self.memory.sum()),
+            ..options.clone()
+        }
+    }
+
+    /// Bytes of the encoder in its files.
+    pub fn file_bytes(&self) -> u64 {
+        self.encoder.weight_bytes()
     }
 
     /// The encoder, its weights uploaded.
@@ -90,14 +116,16 @@ impl Seeing {
     /// What the device or the files say.
     pub fn upload(
         &self,
-        files: &OpenModel,
+        (path, files): (&Path, &OpenModel),
         device: &dyn Device,
         options: &LoadOptions,
     ) -> Result<Encoder, LoadFailure> {
+        let path = self.sight.mmproj.as_deref().unwrap_or(path).to_owned();
         let files = self.files.as_ref().unwrap_or(files);
         let watch = &mut |_| ControlFlow::Continue(());
         let weights = device.upload(&self.encoder, files, options.mode, watch)?;
         Ok(Encoder {
+            path,
             program: self.encoder.clone(),
             weights,
             limits: self.limits.clone(),
@@ -140,7 +168,11 @@ fn lowered(
     let mut text = spec.clone();
     vision.see(&mut text)?;
     let program = lower(&text, &files.checkpoint, options.kv)?.program;
-    Needs::of(&text, &program, device, options)?;
+    match Needs::of(&text, &program, device, options) {
+        // (A shorter context may fit.)
+        Ok(_) | Err(DeviceError::OutOfMemory { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
     let checkpoint = own.as_ref().map_or(&files.checkpoint, |own| &own.checkpoint);
     let encoder = lower_vision(&vision, checkpoint)?;
     if let Some(first) = encoder.unused.first() {
@@ -161,14 +193,7 @@ fn lowered(
             path.and_then(|path| std::fs::read_to_string(path).ok())
         }
     };
-    let longest_block = match (vision.blocks, vision.side) {
-        (true, Some(side)) => {
-            let rows = vision.merged(Grid { rows: side, cols: side })?;
-            rows.rows * rows.cols
-        }
-        (true, None) => limits.outputs,
-        (false, _) => 0,
-    };
+    let longest_block = longest_block(&vision, &limits)?;
     let (sight, encoder) = (Sight { vision, preprocessor, newline, mmproj }, encoder.program);
     let (spec, files) = (text, own);
     Ok(Some(Seeing {
@@ -182,6 +207,18 @@ fn lowered(
         kept_bytes: kept_bytes(options),
         longest_block,
     }))
+}
+
+/// Rows of an image that see each other in the language model, at most.
+fn longest_block(vision: &VisionSpec, limits: &Limits) -> Result<u32, ModelError> {
+    Ok(match (vision.blocks, vision.side) {
+        (true, Some(side)) => {
+            let rows = vision.merged(Grid { rows: side, cols: side })?;
+            rows.rows * rows.cols
+        }
+        (true, None) => limits.outputs,
+        (false, _) => 0,
+    })
 }
 
 /// The one `mmproj` file in the folder of a GGUF file.

@@ -147,17 +147,7 @@ impl LoadedModel {
             queue: options.queue,
             clock: system_clock(),
             claim,
-            rebuild: Box::new(move |error| {
-                if !matches!(error, DeviceError::Lost { .. }) {
-                    match self.compile() {
-                        // (Lost meanwhile, or when it was rebuilt in vain.)
-                        Err(DeviceError::Lost { .. }) => {}
-                        compiled => return compiled,
-                    }
-                }
-                self.upload_again()?;
-                self.compile()
-            }),
+            rebuild: Box::new(move |error| self.rebuild(error)),
         };
         let engine = host.add(name, parts, (tier, draft_model));
         engine.identify(identity);

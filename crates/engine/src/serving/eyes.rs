@@ -8,8 +8,9 @@ use tokenmill_models::vision::VisionSpec;
 use tokenmill_sched::Inputs;
 
 use crate::handle::Engine;
-use crate::pictures::{Encode, PictureError, Tile, Tiles};
+use crate::pictures::{Encode, PictureError, Sketch, Tile};
 use crate::sight::Sight;
+use crate::vision::Glance;
 
 /// How a model sees pictures.
 #[derive(Debug, Clone)]
@@ -65,9 +66,64 @@ impl Eyes {
         Ok(Self { processor: Processor::read(&config, tower)?, sight })
     }
 
-    /// A rendered prompt with its pictures, which stand where the template wrote that they come. Asks for
-    /// the pixels of one picture after the other, so that no more than one is there, computes their rows, or finds
-    /// them kept; waits for the encoder.
+    /// A rendered prompt with pictures of these widths and heights, before they are seen: no pixel is
+    /// needed to know how long it is.
+    ///
+    /// # Errors
+    /// [`EyesError`], but none of the encoder. A prompt longer than `context` is not put together.
+    pub fn sketch(
+        &self,
+        rendered: &[TokenId],
+        sizes: &[[u32; 2]],
+        (encode, context): (Encode<'_>, u32),
+    ) -> Result<Sketch, EyesError> {
+        let alone = sizes.len() == 1;
+        let (mut tokens, mut images) = (rendered.len(), Vec::with_capacity(sizes.len()));
+        for (index, &[width, height]) in sizes.iter().enumerate() {
+            let layout = self.processor.layout(width, height, alone);
+            let layout = layout.map_err(|error| EyesError::Picture { index, error })?;
+            let shapes = layout.tiles.iter().map(|tile| (tile.grid, tile.part)).collect();
+            let outline = (layout.size, shapes);
+            tokens = tokens.saturating_add(self.sight.rows(&outline)?);
+            if tokens > context as usize {
+                return Err(EyesError::Context { tokens, context });
+            }
+            images.push(outline);
+        }
+        Ok(self.sight.sketch(rendered, &images, encode)?)
+    }
+
+    /// Bytes of the patches of a picture, as many as are in memory until it was looked at.
+    pub fn patch_bytes(&self, [width, height]: [u32; 2], alone: bool) -> u64 {
+        let patches = self.processor.layout(width, height, alone).map_or(0, |l| l.patches());
+        patches as u64 * u64::from(self.sight.vision.input_cols()) * 4
+    }
+
+    /// The tiles of a picture, for [`Engine::look`]; `alone`: it is the only one of its prompt.
+    ///
+    /// # Errors
+    /// [`EyesError`]; `index` says which picture it is.
+    pub fn glances(
+        &self,
+        engine: &Engine,
+        (index, picture): (usize, Picture),
+        alone: bool,
+    ) -> Result<Vec<Glance>, EyesError> {
+        let found = self.processor.patches(picture, alone);
+        let found = found.map_err(|error| EyesError::Picture { index, error })?;
+        let mut numbers = found.data.as_slice();
+        let glance = |tile: &tokenmill_media::Tile| {
+            let (own, others) = numbers.split_at(tile.patches() * found.columns);
+            numbers = others;
+            let tile = Tile { grid: tile.grid, part: tile.part, patches: own.to_vec() };
+            let glance = engine.glance(self.sight.patches(&tile)?);
+            Ok(glance.map_err(|refusal| PictureError::Rows(refusal.into()))?)
+        };
+        found.layout.tiles.iter().map(glance).collect()
+    }
+
+    /// A rendered prompt with its pictures, which stand where the template wrote that they come: their
+    /// rows are computed, those of one picture after the other, or were kept. Waits for the encoder.
     ///
     /// # Errors
     /// [`EyesError`].
@@ -75,36 +131,17 @@ impl Eyes {
         &self,
         engine: &Engine,
         rendered: &[TokenId],
-        (count, picture): (usize, &dyn Fn(usize) -> Result<Picture, MediaError>),
+        pictures: &[Picture],
         (encode, account): (Encode<'_>, u64),
     ) -> Result<(Vec<TokenId>, Inputs), EyesError> {
-        let (alone, context) = (count == 1, engine.longest());
-        let (mut tokens, mut images) = (rendered.len(), Vec::with_capacity(count));
-        for index in 0..count {
-            let not_seen = |error| EyesError::Picture { index, error };
-            let picture = picture(index).map_err(not_seen)?;
-            let layout = self.processor.layout(picture.width(), picture.height(), alone);
-            let layout = layout.map_err(not_seen)?;
-            let shapes = layout.tiles.iter().map(|tile| (tile.grid, tile.part));
-            tokens = tokens.saturating_add(self.sight.rows(shapes, layout.size)?);
-            if tokens > context as usize {
-                return Err(EyesError::Context { tokens, context });
-            }
-            images.push(self.seen(picture, alone).map_err(not_seen)?);
+        let sizes: Vec<_> = pictures.iter().map(|p| [p.width(), p.height()]).collect();
+        let sketch = self.sketch(rendered, &sizes, (encode, engine.longest()))?;
+        let mut rows = Vec::new();
+        for (index, picture) in pictures.iter().enumerate() {
+            let glances = self.glances(engine, (index, picture.clone()), pictures.len() == 1)?;
+            rows.extend(engine.see_all(&glances, account).map_err(PictureError::from)?);
         }
-        Ok(self.sight.prompt(engine, rendered, images, encode, account)?)
-    }
-
-    /// A picture as its encoder takes it.
-    fn seen(&self, picture: Picture, alone: bool) -> Result<Tiles, MediaError> {
-        let found = self.processor.patches(picture, alone)?;
-        let mut numbers = found.data.into_iter();
-        let tile = |tile: &tokenmill_media::Tile| Tile {
-            grid: tile.grid,
-            part: tile.part,
-            patches: numbers.by_ref().take(tile.patches() * found.columns).collect(),
-        };
-        Ok(Tiles { size: found.layout.size, tiles: found.layout.tiles.iter().map(tile).collect() })
+        Ok(sketch.filled(&rows)?)
     }
 }
 

@@ -27,7 +27,7 @@ use crate::request::{Event, Leased, Refusal, Request, RequestError};
 use crate::rows::{Rows, Scored};
 use crate::stats::{EngineStats, Stats};
 use crate::tier::Tier;
-use crate::vision::{Patches, Vision};
+use crate::vision::{Glance, Look, Patches, RowsSink, Viewer, Vision};
 
 /// Stop texts of one request, at most.
 const MAX_STOPS: usize = 64;
@@ -351,14 +351,47 @@ impl Engine {
         images: Vec<Patches>,
         account: u64,
     ) -> Result<Vec<Arc<Embeddings>>, RowsError> {
-        let Some(vision) = self.shared.vision.get() else {
-            let (name, reason) = ("image", "the model reads text only".to_owned());
-            return Err(Refusal::BadParameter { name, reason }.into());
-        };
-        if self.is_closed() {
-            return Err(Refusal::ShuttingDown.into());
+        let glances: Result<Vec<_>, _> =
+            images.into_iter().map(|image| self.glance(image)).collect();
+        self.see_all(&glances?, account)
+    }
+
+    /// As [`see`](Self::see).
+    ///
+    /// # Errors
+    /// [`RowsError`].
+    pub fn see_all(
+        &self,
+        images: &[Glance],
+        account: u64,
+    ) -> Result<Vec<Arc<Embeddings>>, RowsError> {
+        self.vision()?.see(images, Viewer { account, ..Viewer::default() })
+    }
+
+    /// An image as [`look`](Self::look) takes it. Hashes its patches on the caller's thread.
+    ///
+    /// # Errors
+    /// [`Refusal::BadParameter`] for what the encoder does not take, and where the model reads text only.
+    pub fn glance(&self, patches: Patches) -> Result<Glance, Refusal> {
+        self.vision()?.glance(patches)
+    }
+
+    /// Has the rows of an image made, once for all that ask for them meanwhile, and at once where they
+    /// are kept. Does not wait.
+    ///
+    /// # Errors
+    /// [`Refusal`], which `sink` may have heard too.
+    pub fn look(&self, glance: &Glance, viewer: Viewer, sink: RowsSink) -> Result<Look, Refusal> {
+        self.vision()?.look(glance, viewer, sink)
+    }
+
+    fn vision(&self) -> Result<&Vision, Refusal> {
+        let (name, reason) = ("image", "the model reads text only".to_owned());
+        match self.shared.vision.get() {
+            None => Err(Refusal::BadParameter { name, reason }),
+            Some(_) if self.is_closed() => Err(Refusal::ShuttingDown),
+            Some(vision) => Ok(vision),
         }
-        vision.see(images, account)
     }
 
     /// Leases of an account, or of all; `sink` is called on the engine's thread.
@@ -477,7 +510,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Refusal`] for none at all, and for one outside the vocabulary.
-    pub fn check_tokens(&self, tokens: &[TokenId]) -> Result<u32, Refusal> {
+    fn check_tokens(&self, tokens: &[TokenId]) -> Result<u32, Refusal> {
         let vocab = self.shared.facts.ids;
         if tokens.is_empty() {
             return Err(Refusal::EmptyPrompt);
@@ -511,11 +544,19 @@ impl Engine {
         Ok(u32::try_from(prompt.len()).unwrap_or(u32::MAX))
     }
 
+    /// How many tokens a request's prompt has, rows of images among them.
+    ///
+    /// # Errors
+    /// [`Refusal`] for none at all, and for what does not belong into a prompt of this model.
+    pub fn check_prompt(&self, request: &Request) -> Result<u32, Refusal> {
+        match &request.inputs {
+            None => self.check_tokens(&request.prompt),
+            Some(inputs) => self.check_inputs(&request.prompt, inputs),
+        }
+    }
+
     fn check(&self, request: &Request) -> Result<(), Refusal> {
-        let prompt_tokens = match &request.inputs {
-            None => self.check_tokens(&request.prompt)?,
-            Some(inputs) => self.check_inputs(&request.prompt, inputs)?,
-        };
+        let prompt_tokens = self.check_prompt(request)?;
         match request.numbers {
             Some(Numbers::Scores { .. } | Numbers::Logits { .. }) if request.inputs.is_some() => {
                 let (name, reason) = ("prompt", "log-probabilities of a prompt with images".into());

@@ -89,7 +89,8 @@ fn text_part(part: Value, path: &str, notes: &mut Notes) -> Result<String, ApiEr
     Ok(found)
 }
 
-const NO_MEDIA: &str = "images, audio and video are not supported: models here read text alone";
+const NO_MEDIA: &str = "prompts have no images, audio or video here; /v1/chat/completions takes images for \
+    models that see, whose templates say what stands around them";
 
 /// Refuses images and the like, unless there are none.
 ///

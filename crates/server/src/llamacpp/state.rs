@@ -70,7 +70,7 @@ fn page(told: &Told, card: &Card, can: Abilities) -> Value {
         "model_alias": told.listed.id,
         // (Where files lie is nobody's business but the machine's.)
         "model_path": told.listed.id,
-        "modalities": { "vision": false, "audio": false, "video": false },
+        "modalities": { "vision": can.sees, "audio": false, "video": false },
         "chat_template": card.template.as_deref().unwrap_or_default(),
         "chat_template_caps": { "supports_tools": can.tools },
         "bos_token": bos.unwrap_or_default(),

@@ -248,6 +248,7 @@ fn capabilities(can: Abilities) -> Vec<&'static str> {
         ("tools", can.chat),
         ("thinking", can.chat && can.thinking),
         ("insert", can.infill),
+        ("vision", can.sees),
         ("embedding", can.embeddings),
         ("rerank", can.rerank),
     ];
@@ -320,6 +321,7 @@ mod tests {
                 Abilities { chat: true, thinking: true, ..writes },
                 vec!["completion", "tools", "thinking"],
             ),
+            (Abilities { chat: true, sees: true, ..writes }, vec!["completion", "tools", "vision"]),
             (Abilities { infill: true, ..writes }, vec!["completion", "insert"]),
             (Abilities { embeddings: true, rerank: true, ..writes }, vec!["embedding", "rerank"]),
         ] {

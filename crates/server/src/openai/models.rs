@@ -11,7 +11,7 @@ use crate::model::ServedModel;
 use crate::models::status;
 use crate::residents::Told;
 use crate::shared::Shared;
-use crate::stock::Listed;
+use crate::stock::{Abilities, Listed};
 
 /// GET /v1/models: every model once, in memory or not.
 pub async fn list(shared: &Arc<Shared>, headers: &HeaderMap) -> Response {
@@ -45,6 +45,8 @@ fn entry(told: &Told) -> Value {
         // A model that answers with numbers samples nothing.
         if model.engine.vocab() > 0 {
             entry["defaults"] = defaults(model);
+            let seen: &[&str] = if Abilities::of(model).sees { &["image"] } else { &[] };
+            entry["input_modalities"] = [&["text"], seen].concat().into();
         }
     }
     entry
