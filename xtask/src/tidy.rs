@@ -32,15 +32,27 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("loadgen", &[]),
     (
         "tokenmill",
-        &[
-            "backend", "chat", "cpu", "cuda", "engine", "ir", "media", "output", "store", "text",
-        ],
+        &["backend", "chat", "cpu", "cuda", "engine", "ir", "media", "output", "store", "text"],
     ),
     (
         "cli",
         &[
-            "backend", "cpu", "cuda", "engine", "files", "ir", "kvlog", "loadgen", "media",
-            "models", "output", "quant", "server", "store", "text", "tokenmill",
+            "backend",
+            "cpu",
+            "cuda",
+            "engine",
+            "files",
+            "ir",
+            "kvlog",
+            "loadgen",
+            "media",
+            "models",
+            "output",
+            "quant",
+            "server",
+            "store",
+            "text",
+            "tokenmill",
         ],
     ),
 ];
@@ -61,6 +73,7 @@ const IMPURE: &[&str] =
 
 /// Crates and files with `unsafe`.
 const UNSAFE: &[&str] = &[
+    "crates/capi/",
     "crates/quant/",
     "crates/cpu/",
     "crates/cuda/src/sys.rs",

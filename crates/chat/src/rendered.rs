@@ -37,7 +37,8 @@ impl Rendered {
             return Self::written(template, format, generic_tools::written(talk, true), now);
         }
         let format = Format::named(generic_tools::FORMAT).unwrap_or(format);
-        let first = Self::written(template, format, generic_tools::written(talk.clone(), true), now);
+        let first =
+            Self::written(template, format, generic_tools::written(talk.clone(), true), now);
         first.or_else(|error| {
             let other = generic_tools::written(talk, false);
             Self::written(template, format, other, now).map_err(|_| error)

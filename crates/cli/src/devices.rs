@@ -43,9 +43,10 @@ fn open_cpu(machine: &Machine) -> Result<Arc<dyn Device>, Failure> {
         NotOpened::Isa { name, known } => {
             Failure::new(format!("TOKENMILL_ISA={name} is unknown"), format!("known: {known}"))
         }
-        NotOpened::Cpu(e) | NotOpened::Cuda(e) => {
-            Failure::new("cannot open the CPU device", e).fix("unset TOKENMILL_ISA")
+        NotOpened::Cpu(error) => {
+            Failure::new("cannot open the CPU device", error).fix("unset TOKENMILL_ISA")
         }
+        NotOpened::Cuda(error) => Failure::new("cannot use a GPU", error),
     })
 }
 

@@ -4,7 +4,8 @@
 use tokenmill::{Error, Model};
 
 fn main() -> Result<(), Error> {
-    let name = std::env::args().nth(1).unwrap_or("sentence-transformers/all-MiniLM-L6-v2".to_owned());
+    let name =
+        std::env::args().nth(1).unwrap_or("sentence-transformers/all-MiniLM-L6-v2".to_owned());
     let model = Model::open(&name)?;
     let documents = ["Bread needs flour.", "The sky is blue.", "Light scatters in air."];
     let mut ranked: Vec<(f32, &str)> =

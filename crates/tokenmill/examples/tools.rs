@@ -11,11 +11,12 @@ struct Place {
 fn main() -> Result<(), Error> {
     let model = Model::open(&std::env::args().nth(1).unwrap_or("qwen3-0.6b".to_owned()))?;
     let mut chat = model.chat();
-    chat.tool("temperature", "The temperature in a town now, in °C.", |place: Place| {
-        match place.town.as_str() {
-            "" => Err("which town?".into()),
-            town => Ok(10 + town.len()),
-        }
+    chat.tool("temperature", "The temperature in a town now, in °C.", |place: Place| match place
+        .town
+        .as_str()
+    {
+        "" => Err("which town?".into()),
+        town => Ok(10 + town.len()),
     });
     for piece in chat.stream("How warm is it in Berlin?")? {
         match piece? {

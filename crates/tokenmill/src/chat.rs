@@ -7,9 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokenmill_chat::conversation::{
-    Calling, Content, Conversation, Message, Part, Role, Tools,
-};
+use tokenmill_chat::conversation::{Calling, Content, Conversation, Message, Part, Role, Tools};
 use tokenmill_chat::{Constrained, Image, Rendered, Source, holding};
 use tokenmill_engine::{Events, Inputs, NOBODY, RepeatRule, Request};
 use tokenmill_ir::{SamplingValues, TokenId};
@@ -81,8 +79,7 @@ impl Chat {
         A: JsonSchema + DeserializeOwned,
         R: Serialize,
     {
-        self.tools.push(Tool::typed(name, about, run));
-        self
+        self.offer(Tool::typed(name, about, run))
     }
 
     /// The same by the JSON Schema of its arguments, all of which is enforced.
@@ -93,8 +90,19 @@ impl Chat {
         schema: Value,
         run: impl FnMut(Value) -> Result<String, ToolError> + Send + 'static,
     ) -> &mut Self {
-        self.tools.push(Tool::of_schema(name, about, schema, run));
+        self.offer(Tool::of_schema(name, about, schema, run))
+    }
+
+    /// Offers a tool in the place of any of its name.
+    fn offer(&mut self, tool: Tool) -> &mut Self {
+        self.tools.retain(|other| other.offered.name != tool.offered.name);
+        self.tools.push(tool);
         self
+    }
+
+    /// Whom it is with.
+    pub fn model(&self) -> &Model {
+        &self.model
     }
 
     /// Shows an image with the next question: a file's bytes.
@@ -119,7 +127,7 @@ impl Chat {
     ///
     /// # Errors
     /// The prompt is not taken.
-    pub fn stream(&mut self, question: &str) -> Result<Stream<'_>, Error> {
+    pub fn stream(&mut self, question: &str) -> Result<Stream<&mut Self>, Error> {
         Stream::new(self, question, None)
     }
 
@@ -129,7 +137,10 @@ impl Chat {
     /// # Errors
     /// As [`ask`](Self::ask); [`Error::Unheld`] for a type whose schema cannot be enforced; [`Error::Cut`]
     /// where the answer is longer than it may be.
-    pub fn ask_for<T: JsonSchema + DeserializeOwned>(&mut self, question: &str) -> Result<T, Error> {
+    pub fn ask_for<T: JsonSchema + DeserializeOwned>(
+        &mut self,
+        question: &str,
+    ) -> Result<T, Error> {
         self.stream_for(question)?.finish()
     }
 
@@ -149,7 +160,11 @@ impl Chat {
     ///
     /// # Errors
     /// As [`stream_for`](Self::stream_for).
-    pub fn stream_of_schema(&mut self, question: &str, schema: Value) -> Result<Stream<'_>, Error> {
+    pub fn stream_of_schema(
+        &mut self,
+        question: &str,
+        schema: Value,
+    ) -> Result<Stream<&mut Self>, Error> {
         let asked = with_schema(question, &schema);
         Stream::new(self, &asked, Some(schema))
     }
@@ -229,8 +244,8 @@ impl Chat {
     }
 }
 
-/// A question to be answered in JSON.
-fn with_schema(question: &str, schema: &Value) -> String {
+/// A question to be answered in JSON of a schema, as models are asked it.
+pub(crate) fn with_schema(question: &str, schema: &Value) -> String {
     format!("{question}\n\nAnswer in JSON of this schema:\n{schema}")
 }
 

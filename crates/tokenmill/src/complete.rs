@@ -33,6 +33,11 @@ impl Model {
 }
 
 impl Completion {
+    /// Tokens, once it is whole.
+    pub fn usage(&self) -> Option<Usage> {
+        self.usage
+    }
+
     /// The whole of it.
     ///
     /// # Errors

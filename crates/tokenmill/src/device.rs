@@ -31,7 +31,7 @@ pub enum Device {
 }
 
 /// Why a device cannot be used.
-#[derive(Debug, Clone, PartialEq, Error)]
+#[derive(Debug, Error)]
 pub enum NotOpened {
     /// `TOKENMILL_ISA` names no set of instructions.
     #[error("TOKENMILL_ISA={name} is unknown; known: {known}")]
@@ -46,7 +46,7 @@ pub enum NotOpened {
     Cpu(DeviceError),
     /// The GPU.
     #[error("cannot use a GPU: {0}")]
-    Cuda(DeviceError),
+    Cuda(String),
 }
 
 impl Device {
@@ -58,7 +58,8 @@ impl Device {
         match self {
             Self::Cpu => cpu(threads),
             Self::Cuda => {
-                Ok(Arc::new(CudaDevice::open(FIRST_GPU).map_err(NotOpened::Cuda)?))
+                let cannot = |error| NotOpened::Cuda(format!("{error}"));
+                Ok(Arc::new(CudaDevice::open(FIRST_GPU).map_err(cannot)?))
             }
             Self::Reference => Ok(Arc::new(ReferenceDevice::new(REFERENCE_BLOCK_TOKENS))),
         }

@@ -27,6 +27,14 @@ pub enum Error {
     /// The device.
     #[error(transparent)]
     Device(#[from] NotOpened),
+    /// An option that there is not, or of a value that makes no sense.
+    #[error("{what}: {reason}")]
+    Option {
+        /// Which options.
+        what: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
     /// Its files cannot be loaded.
     #[error("cannot load {name}: {failure}")]
     Load {
@@ -92,7 +100,9 @@ pub enum Error {
     #[error("the answer failed: {0}")]
     Failed(#[from] RequestError),
     /// The answer was cut before the value in it was whole.
-    #[error("the answer was cut after {tokens} tokens, before its value was whole: raise max_tokens or the context")]
+    #[error(
+        "the answer was cut after {tokens} tokens, before its value was whole: raise max_tokens or the context"
+    )]
     Cut {
         /// Generated tokens.
         tokens: u32,
@@ -105,8 +115,13 @@ pub enum Error {
         /// What the type says of it.
         error: serde_json::Error,
     },
+    /// A shared conversation whose last question is not answered yet.
+    #[error("an answer of this chat is being made: read it to its end or drop it")]
+    Busy,
     /// The model calls tools again and again.
-    #[error("the model still calls tools after {rounds} answers: raise Chat::rounds, or offer fewer")]
+    #[error(
+        "the model still calls tools after {rounds} answers: raise Chat::rounds, or offer fewer"
+    )]
     Rounds {
         /// Answers so far.
         rounds: u32,

@@ -13,8 +13,7 @@ use tokenmill_engine::kv_divergence::cache_cost;
 use tokenmill_engine::load::{LoadFailure, LoadOptions};
 use tokenmill_engine::start::{ServeOptions, Served};
 use tokenmill_engine::{
-    Defaults, DraftMode, Engine, EngineStats, Events, Eyes, Host, Request, Sampling,
-    SamplingValues,
+    Defaults, DraftMode, Engine, EngineStats, Events, Eyes, Host, Request, Sampling, SamplingValues,
 };
 use tokenmill_ir::{KvFormat, Mode, TokenId};
 use tokenmill_output::Format;
@@ -176,7 +175,8 @@ impl Model {
         let mut loaded = host.load(name, &path, &load, loading).map_err(failed)?;
         let cost = cache_cost(&mut loaded).map_err(|error| failed(error.into()))?;
         if cost.is_some_and(|cost| cost.is_too_much()) {
-            let what = "does not stand keys and values in so few bits: KvFormat::Int8 changes it less";
+            let what =
+                "does not stand keys and values in so few bits: KvFormat::Int8 changes it less";
             return Err(Error::Ability { name: name.to_owned(), what });
         }
         let serve = ServeOptions { queue: options.queue, step_s: STEP_S, draft: DraftMode::Ngram };

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::ops::DerefMut;
 
 use serde_json::Value;
 use tokenmill_chat::conversation::{Call, Message, Role};
@@ -12,10 +13,10 @@ use crate::answer::{Answer, Called, Piece, sum};
 use crate::chat::Chat;
 use crate::error::Error;
 
-/// An answer as it comes. Dropped, nothing more of it is computed, and what was said so far stays in the
-/// conversation.
-pub struct Stream<'c> {
-    chat: &'c mut Chat,
+/// An answer as it comes, with the conversation that it belongs to, borrowed or owned. Dropped, nothing more of
+/// it is computed, and what was said so far stays in the conversation.
+pub struct Stream<C: DerefMut<Target = Chat>> {
+    chat: C,
     /// Messages before the question.
     before: usize,
     schema: Option<Value>,
@@ -36,18 +37,18 @@ pub struct Stream<'c> {
     ended: bool,
 }
 
-impl fmt::Debug for Stream<'_> {
+impl<C: DerefMut<Target = Chat>> fmt::Debug for Stream<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stream").field("text", &self.text).finish_non_exhaustive()
     }
 }
 
-impl<'c> Stream<'c> {
-    pub(crate) fn new(
-        chat: &'c mut Chat,
-        question: &str,
-        schema: Option<Value>,
-    ) -> Result<Self, Error> {
+impl<C: DerefMut<Target = Chat>> Stream<C> {
+    /// Asks in a conversation, perhaps for a value of a schema; [`Chat::stream`] for who need not own it.
+    ///
+    /// # Errors
+    /// The prompt is not taken.
+    pub fn new(mut chat: C, question: &str, schema: Option<Value>) -> Result<Self, Error> {
         let before = chat.messages.len();
         let question = chat.question(question);
         chat.messages.push(question);
@@ -94,14 +95,14 @@ impl<'c> Stream<'c> {
         })
     }
 
+    /// Why it ended, if it has, and its tokens so far, all rounds together.
+    pub fn ending(&self) -> (Option<&StopReason>, Usage) {
+        (self.reason.as_ref(), self.usage)
+    }
+
     /// What the model has said since the last call of a tool.
     pub fn text(&self) -> &str {
         &self.text
-    }
-
-    /// Why it ended, and the tokens of it.
-    pub(crate) fn ending(&self) -> (Option<&StopReason>, Usage) {
-        (self.reason.as_ref(), self.usage)
     }
 
     /// Takes a part of what the model writes.
@@ -184,7 +185,7 @@ impl<'c> Stream<'c> {
     }
 }
 
-impl Iterator for Stream<'_> {
+impl<C: DerefMut<Target = Chat>> Iterator for Stream<C> {
     type Item = Result<Piece, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -218,7 +219,7 @@ impl Iterator for Stream<'_> {
     }
 }
 
-impl Drop for Stream<'_> {
+impl<C: DerefMut<Target = Chat>> Drop for Stream<C> {
     fn drop(&mut self) {
         if self.ended {
             return;

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use tokenmill_engine::StopReason;
 
 use crate::answer::Piece;
+use crate::chat::Chat;
 use crate::error::Error;
 use crate::partial::begun;
 use crate::stream::Stream;
@@ -15,7 +16,11 @@ use crate::stream::Stream;
 /// The schema of a type, as answers are held to it and no looser: members that the type does not name do
 /// not come, integers are within its width, all numbers within ±2⁵³.
 pub fn schema_of<T: JsonSchema>() -> Value {
-    let mut schema = plain_schema_of::<T>();
+    settled(plain_schema_of::<T>())
+}
+
+/// The same of a schema that another program made of a type.
+pub fn settled(mut schema: Value) -> Value {
     settle(&mut schema, true);
     schema
 }
@@ -111,14 +116,14 @@ pub enum Part<T> {
 /// A value as it is made. Dropped, nothing more of it is computed.
 #[derive(Debug)]
 pub struct TypedStream<'c, T> {
-    stream: Stream<'c>,
+    stream: Stream<&'c mut Chat>,
     last: Option<Value>,
     is_told: bool,
     of: PhantomData<fn() -> T>,
 }
 
 impl<'c, T: DeserializeOwned> TypedStream<'c, T> {
-    pub(crate) fn new(stream: Stream<'c>) -> Self {
+    pub(crate) fn new(stream: Stream<&'c mut Chat>) -> Self {
         Self { stream, last: None, is_told: false, of: PhantomData }
     }
 
@@ -139,7 +144,9 @@ impl<'c, T: DeserializeOwned> TypedStream<'c, T> {
         let text = self.stream.text();
         match serde_json::from_str(text) {
             // (A number that was cut is one all the same.)
-            Ok(value) if !is_cut || !text.ends_with(|sign: char| sign.is_ascii_digit()) => Ok(value),
+            Ok(value) if !is_cut || !text.ends_with(|sign: char| sign.is_ascii_digit()) => {
+                Ok(value)
+            }
             Err(error) if !is_cut => Err(Error::Type { text: text.to_owned(), error }),
             Ok(_) | Err(_) => Err(Error::Cut { tokens: usage.completion_tokens }),
         }
@@ -182,24 +189,40 @@ mod tests {
     #[test]
     fn schemas_say_what_types_take() {
         for (schema, expect) in [
-            (json!({"type": "integer", "format": "uint8", "minimum": 0, "maximum": 255}),
-             json!({"type": "integer", "minimum": 0, "maximum": 255})),
-            (json!({"type": ["integer", "null"], "format": "int32"}),
-             json!({"type": ["integer", "null"], "minimum": i32::MIN, "maximum": i32::MAX})),
-            (json!({"type": "integer", "format": "int64", "exclusiveMinimum": 3}),
-             json!({"type": "integer", "exclusiveMinimum": 3, "maximum": EXACT})),
-            (json!({"type": "number", "format": "double", "maximum": 1e300}),
-             json!({"type": "number", "maximum": EXACT, "minimum": -EXACT})),
-            (json!({"type": "object", "properties": {"format": {"type": "string", "format": "date"}}}),
-             json!({"type": "object", "properties": {"format": {"type": "string", "format": "date"}},
-                    "additionalProperties": false})),
-            (json!({"oneOf": [{"type": "object", "properties": {}}, {"const": 1}]}),
-             json!({"anyOf": [{"type": "object", "properties": {}, "additionalProperties": false}, {"const": 1}]})),
+            (
+                json!({"type": "integer", "format": "uint8", "minimum": 0, "maximum": 255}),
+                json!({"type": "integer", "minimum": 0, "maximum": 255}),
+            ),
+            (
+                json!({"type": ["integer", "null"], "format": "int32"}),
+                json!({"type": ["integer", "null"], "minimum": i32::MIN, "maximum": i32::MAX}),
+            ),
+            (
+                json!({"type": "integer", "format": "int64", "exclusiveMinimum": 3}),
+                json!({"type": "integer", "exclusiveMinimum": 3, "maximum": EXACT}),
+            ),
+            (
+                json!({"type": "number", "format": "double", "maximum": 1e300}),
+                json!({"type": "number", "maximum": EXACT, "minimum": -EXACT}),
+            ),
+            (
+                json!({"type": "object", "properties": {"format": {"type": "string", "format": "date"}}}),
+                json!({"type": "object", "properties": {"format": {"type": "string", "format": "date"}},
+                    "additionalProperties": false}),
+            ),
+            (
+                json!({"oneOf": [{"type": "object", "properties": {}}, {"const": 1}]}),
+                json!({"anyOf": [{"type": "object", "properties": {}, "additionalProperties": false}, {"const": 1}]}),
+            ),
             // Several schemas tell of one object: none of them closes it.
-            (json!({"properties": {}, "anyOf": [{"properties": {}}], "allOf": [{"properties": {}}]}),
-             json!({"properties": {}, "anyOf": [{"properties": {}}], "allOf": [{"properties": {}}]})),
-            (json!({"type": "array", "uniqueItems": true, "items": {"type": "string"}}),
-             json!({"type": "array", "items": {"type": "string"}})),
+            (
+                json!({"properties": {}, "anyOf": [{"properties": {}}], "allOf": [{"properties": {}}]}),
+                json!({"properties": {}, "anyOf": [{"properties": {}}], "allOf": [{"properties": {}}]}),
+            ),
+            (
+                json!({"type": "array", "uniqueItems": true, "items": {"type": "string"}}),
+                json!({"type": "array", "items": {"type": "string"}}),
+            ),
         ] {
             let mut settled = schema.clone();
             settle(&mut settled, true);

@@ -9,9 +9,7 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokenmill::{
-    Error, Model, Options, Part, Piece, Progress, Sampling, StopReason, schemars, serde_json,
-};
+use tokenmill::{Error, Model, Options, Part, Piece, Progress, Sampling, StopReason};
 use tokenmill_golden_tests::{Golden, Variant};
 
 /// The folder of the tests' models, for as long as these run.
@@ -52,8 +50,10 @@ fn encoder(name: &str) -> Model {
     let all: Vec<String> = special.into_iter().chain(letters).collect();
     let vocab: serde_json::Map<String, Value> =
         all.iter().enumerate().map(|(id, token)| (token.clone(), id.into())).collect();
-    let added = |id: usize| json!({"id": id, "content": all[id], "special": true, "single_word": false,
-        "lstrip": false, "rstrip": false, "normalized": false});
+    let added = |id: usize| {
+        json!({"id": id, "content": all[id], "special": true, "single_word": false,
+        "lstrip": false, "rstrip": false, "normalized": false})
+    };
     let piece = |name: &str, kind: u32| json!({"SpecialToken": {"id": name, "type_id": kind}});
     let text = |name: &str, kind: u32| json!({"Sequence": {"id": name, "type_id": kind}});
     let tokenizer = json!({
@@ -108,8 +108,14 @@ enum Mood {
 #[derive(Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "kind", deny_unknown_fields)]
 enum Shape {
-    Circle { radius: u16 },
-    Square { side: i16, #[serde(default)] filled: bool },
+    Circle {
+        radius: u16,
+    },
+    Square {
+        side: i16,
+        #[serde(default)]
+        filled: bool,
+    },
     Point,
 }
 
@@ -367,11 +373,17 @@ fn texts_have_vectors_and_ranks() {
     let all = model.embed(&many).unwrap();
     assert_eq!(all[3], model.embed(["abcd"]).unwrap()[0], "in order, alone or together");
     let ranks = model.rerank("sky", texts).unwrap();
-    assert!((ranks[0] - 1.0).abs() < 1e-5 && ranks[0] == ranks[2] && ranks[1] < ranks[0], "{ranks:?}");
+    assert!(
+        (ranks[0] - 1.0).abs() < 1e-5 && ranks[0] == ranks[2] && ranks[1] < ranks[0],
+        "{ranks:?}"
+    );
     assert!(matches!(model.chat().ask("hello").unwrap_err(), Error::Template(_)));
     let ranker = encoder("bert_score");
     let ranks = ranker.rerank("sky", ["blue", "green", "blue"]).unwrap();
-    assert!(ranks.iter().all(|rank| (0.0..=1.0).contains(rank)) && ranks[0] == ranks[2], "{ranks:?}");
+    assert!(
+        ranks.iter().all(|rank| (0.0..=1.0).contains(rank)) && ranks[0] == ranks[2],
+        "{ranks:?}"
+    );
     assert_ne!(ranks[0], ranks[1]);
     assert!(ranker.embed(["a"]).is_err());
 }

@@ -32,7 +32,8 @@ const TEMPLATE: &str = "{%- if tools %}<|im_start|>system\n<tools>\n{%- for tool
 /// How GPT-2's vocabularies spell a byte.
 fn spelled(byte: u8) -> char {
     let is_shown = matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
-    let before = (0..byte).filter(|b| !matches!(b, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff)).count();
+    let before =
+        (0..byte).filter(|b| !matches!(b, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff)).count();
     match is_shown {
         true => char::from(byte),
         false => char::from_u32(256 + before as u32).unwrap_or(' '),
