@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokenmill_chat::conversation::Offered;
 
-use crate::typed::schema_of;
+use crate::typed::{schema_of, value_of};
 
 /// Why a tool found nothing; the model is told its text.
 pub type ToolError = Box<dyn error::Error + Send + Sync>;
@@ -33,7 +33,7 @@ impl Tool {
         R: Serialize,
     {
         let run = move |arguments: Value| {
-            let found = serde_json::to_value(run(serde_json::from_value(arguments)?)?)?;
+            let found = serde_json::to_value(run(value_of(arguments)?)?)?;
             Ok(match found {
                 Value::String(text) => text,
                 other => other.to_string(),

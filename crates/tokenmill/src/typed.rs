@@ -104,6 +104,24 @@ fn numbers(schema: &mut Map<String, Value>) {
     bound("maximum", "exclusiveMaximum", most, &|said| said <= most as f64);
 }
 
+/// A value of a type from JSON in which an integer may be `-0`, as schemas have it; serde reads that as no
+/// integer.
+///
+/// # Errors
+/// What the type says.
+pub(crate) fn value_of<T: DeserializeOwned>(mut value: Value) -> Result<T, serde_json::Error> {
+    fn settle_zeros(value: &mut Value) {
+        match value {
+            Value::Number(number) if number.as_f64() == Some(0.0) => *value = 0.into(),
+            Value::Array(items) => items.iter_mut().for_each(settle_zeros),
+            Value::Object(members) => members.values_mut().for_each(settle_zeros),
+            _ => {}
+        }
+    }
+    settle_zeros(&mut value);
+    serde_json::from_value(value)
+}
+
 /// A part of an answer that is a value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Part<T> {
@@ -142,7 +160,7 @@ impl<'c, T: DeserializeOwned> TypedStream<'c, T> {
         let (reason, usage) = self.stream.ending();
         let is_cut = reason == Some(&StopReason::Length);
         let text = self.stream.text();
-        match serde_json::from_str(text) {
+        match serde_json::from_str(text).and_then(value_of) {
             // (A number that was cut is one all the same.)
             Ok(value) if !is_cut || !text.ends_with(|sign: char| sign.is_ascii_digit()) => {
                 Ok(value)
@@ -185,6 +203,13 @@ impl<T: DeserializeOwned> Iterator for TypedStream<'_, T> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_negative_zero_is_an_integer() {
+        let value: (i8, Vec<u16>, f64) = value_of(json!([-0.0, [3, -0.0], 1.5])).unwrap();
+        assert_eq!(value, (0, vec![3, 0], 1.5));
+        assert!(value_of::<i8>(json!(1.5)).is_err());
+    }
 
     #[test]
     fn schemas_say_what_types_take() {
