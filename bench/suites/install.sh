@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # install.sh DIST MODEL [SUITE...]: installs what `cargo xtask dist` made in bare Debian roots (default: bookworm) without Rust or a
 # compiler, and uses it: version, doctor, an answer of MODEL (a file, or a name that is fetched), the service's unit, a server killed
-# and started again. Root, mmdebstrap and a mirror of Debian are needed. Output: a line for each, in install.txt.
+# and started again. Root, mmdebstrap and a mirror of Debian are needed (ROOTS: a folder of SUITE.tar made before). Last output: install.txt.
 set -euo pipefail
 [ $# -ge 2 ] || { sed -n 2,4p "$0" | cut -c3-; exit 2; }
 dist=$(realpath "$1")
@@ -17,7 +17,10 @@ since() { awk -v a="$1" -v b="$(now)" 'BEGIN { printf "%.1f s", b - a }'; }
 
 # bare: the base of a suite, made once; then a copy of it for each way to install.
 bare() {
-  if [ ! -d "$work/$suite" ]; then
+  if [ -f "${ROOTS:-/nowhere}/$suite.tar" ] && [ ! -d "$work/$suite" ]; then
+    mkdir "$work/$suite"
+    tar -xf "$ROOTS/$suite.tar" -C "$work/$suite"
+  elif [ ! -d "$work/$suite" ]; then
     mmdebstrap --quiet --variant=minbase --include=ca-certificates,python3-venv,systemd,curl,util-linux "$suite" "$work/$suite" >/dev/null
   fi
   root=$work/root

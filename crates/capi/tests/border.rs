@@ -1,4 +1,5 @@
 //! The C surface as a program in C uses it: handles in any order, wrong arguments, tools.
+#![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr::{null, null_mut};
