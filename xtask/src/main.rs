@@ -2,11 +2,12 @@
 //! the size of every crate, architecture and format, `cargo xtask docs` writes docs/models.md,
 //! `cargo xtask instructions` counts those of hot kernels, `cargo xtask tables` writes the formats'
 //! tables for GPUs and `cargo xtask cubins` compiles the kernels there, `cargo xtask mutants` plants
-//! faults that tests must see, `cargo xtask toys` adds a toy of each kind by the files ARCHITECTURE.md names,
-//! `cargo xtask sweep` measures a random model of each kind and stored type.
+//! faults that tests must see, `cargo xtask dist` makes what people install, `cargo xtask toys` adds a toy of each kind
+//! by the files ARCHITECTURE.md names, `cargo xtask sweep` measures a random model of each kind and stored type.
 
 mod circles;
 mod cubins;
+mod dist;
 mod instructions;
 mod mutants;
 mod nvcc;
@@ -82,6 +83,10 @@ fn main() -> ExitCode {
             let args: Vec<String> = std::env::args().skip(2).collect();
             told(cubins::command(&root, &args))
         }
+        Some("dist") => {
+            let args: Vec<String> = std::env::args().skip(2).collect();
+            told(dist::command(&root, &args))
+        }
         Some("mutants") => {
             let args: Vec<String> = std::env::args().skip(2).collect();
             match mutants::run(&root, &args) {
@@ -103,7 +108,8 @@ fn main() -> ExitCode {
         _ => {
             eprintln!(
                 "usage: cargo xtask toys [--sample] | tidy | lines | docs | instructions [write] | tables \
-                 | cubins [check | budgets] | mutants | sweep [ROW…]"
+                 | cubins [check | budgets] | mutants | sweep [ROW…] \
+                 | dist [--binary FILE] [--out FOLDER]"
             );
             ExitCode::FAILURE
         }

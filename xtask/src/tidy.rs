@@ -27,19 +27,45 @@ const ARROWS: &[(&str, &[&str])] = &[
             "sched", "text",
         ],
     ),
-    ("server", &["engine", "ir", "media", "output", "text"]),
+    ("chat", &["engine", "ir", "output", "text"]),
+    ("server", &["chat", "engine", "ir", "media", "output", "text"]),
     ("loadgen", &[]),
+    (
+        "tokenmill",
+        &["backend", "chat", "cpu", "cuda", "engine", "ir", "media", "output", "store", "text"],
+    ),
     (
         "cli",
         &[
-            "backend", "cpu", "cuda", "engine", "files", "ir", "kvlog", "loadgen", "media",
-            "models", "output", "quant", "server", "store", "text",
+            "backend",
+            "cpu",
+            "cuda",
+            "engine",
+            "files",
+            "ir",
+            "kvlog",
+            "loadgen",
+            "media",
+            "models",
+            "output",
+            "quant",
+            "server",
+            "store",
+            "text",
+            "tokenmill",
         ],
     ),
 ];
 
+/// Files that name a device crate, outside of these crates and of tests.
+const NAMES_DEVICES: &[&str] = &["crates/cli/src/devices.rs", "crates/tokenmill/src/device.rs"];
+
+/// The device crates, as code names them.
+const DEVICES: &[&str] = &["tokenmill_cpu::", "tokenmill_cuda::"];
+
 /// Crates that touch no file, network, thread, clock or environment.
-const PURE: &[&str] = &["quant", "ir", "media", "models", "sched", "text", "grammar", "output"];
+const PURE: &[&str] =
+    &["quant", "ir", "media", "models", "sched", "text", "grammar", "output", "chat"];
 
 /// What pure crates must not name.
 const IMPURE: &[&str] =
@@ -47,6 +73,7 @@ const IMPURE: &[&str] =
 
 /// Crates and files with `unsafe`.
 const UNSAFE: &[&str] = &[
+    "crates/capi/",
     "crates/quant/",
     "crates/cpu/",
     "crates/cuda/src/sys.rs",
@@ -116,11 +143,14 @@ fn arrows(root: &Path, found: &mut Vec<String>) {
     let packages = metadata["packages"].as_array().cloned().unwrap_or_default();
     for package in &packages {
         let name = package["name"].as_str().unwrap_or_default();
-        let Some(name) = name.strip_prefix("tokenmill-") else { continue };
+        let name = name.strip_prefix("tokenmill-").unwrap_or(name);
         let Some((_, allowed)) = ARROWS.iter().find(|(n, _)| *n == name) else { continue };
         for dep in package["dependencies"].as_array().cloned().unwrap_or_default() {
             let to = dep["name"].as_str().unwrap_or_default();
-            let Some(to) = to.strip_prefix("tokenmill-") else { continue };
+            if !to.starts_with("tokenmill") {
+                continue;
+            }
+            let to = to.strip_prefix("tokenmill-").unwrap_or(to);
             if dep["kind"].is_null() && !allowed.contains(&to) {
                 found.push(format!("crates/{name}: may not depend on {to}"));
             }
@@ -198,6 +228,13 @@ fn words(at: &str, line: &str, of_test: bool, found: &mut Vec<String>) {
         // (A list could hide one of them on a line of its own.)
         for word in IMPURE.iter().chain(&["std::{"]).filter(|w| code.contains(*w)) {
             found.push(format!("{at}: {word} in a pure crate"));
+        }
+    }
+    let is_device = |name: &str| ["cpu", "cuda"].contains(&name);
+    let may_name = NAMES_DEVICES.iter().any(|file| at.starts_with(file));
+    if !may_name && crate_name.is_some_and(|name| !is_device(name)) {
+        for word in DEVICES.iter().filter(|word| code.contains(*word)) {
+            found.push(format!("{at}: {word} outside the files that name devices"));
         }
     }
     let is_unsafe = [" {", " fn", " impl"].iter().any(|w| code.contains(&format!("unsafe{w}")));
@@ -301,6 +338,9 @@ mod tests {
         assert_eq!(found("crates/ir/src/a.rs", "//! x\nuse std::fs;\n"), 1);
         assert_eq!(found("crates/store/src/a.rs", "//! x\nuse std::fs;\n"), 0);
         assert_eq!(found("crates/store/src/a.rs", "//! x\nunsafe { }\n"), 1);
+        let named = "//! x\nuse tokenmill_cpu::CpuDevice;\n";
+        assert_eq!(found("crates/engine/src/a.rs", named), 1);
+        assert_eq!(found("crates/tokenmill/src/device.rs", named), 0);
         assert_eq!(found("crates/store/src/a.rs", &long), 1);
         assert_eq!(found("crates/store/src/a.rs", &format!("//! x\n{}", "//\n".repeat(800))), 1);
         assert_eq!(found("crates/ir/src/a.rs", "//! x\nuse std::{\n    fs,\n};\n"), 1);

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use tokenmill::device::{self, NotOpened};
 use tokenmill_backend::Device;
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_cpu::isa::Isa;
+use tokenmill_cpu::limits;
 pub use tokenmill_cpu::limits::{Arithmetic, Level, ReadLimit, ReadProbe, caches, ops as op_limit};
-use tokenmill_cpu::{CpuDevice, CpuOptions, limits};
 use tokenmill_cuda::CudaDevice;
 
 use crate::args::{self, Machine};
@@ -18,9 +19,6 @@ const REFERENCE_BLOCK_TOKENS: u32 = 32;
 
 /// The GPU that `--device cuda` means: the first of those that CUDA_VISIBLE_DEVICES leaves.
 const FIRST_GPU: u32 = 0;
-
-/// Memory of a GPU that the driver keeps for itself as kernels run, bytes.
-const GPU_SLACK: u64 = 512 << 20;
 
 /// Opens the device the command line asks for.
 pub fn open(machine: &Machine) -> Result<Arc<dyn Device>, Failure> {
@@ -35,38 +33,27 @@ pub fn open(machine: &Machine) -> Result<Arc<dyn Device>, Failure> {
 }
 
 fn open_cpu(machine: &Machine) -> Result<Arc<dyn Device>, Failure> {
-    let options = CpuOptions { isa: forced_isa()?, threads: threads(machine) };
-    if let Some(asked) = machine.threads.filter(|asked| *asked > options.threads) {
-        let cores = options.threads;
+    let cores = threads(machine);
+    if let Some(asked) = machine.threads.filter(|asked| *asked > cores) {
         tell!(
             "note: --threads {asked}: this process may use {cores} cores, so {cores} threads work"
         );
     }
-    match CpuDevice::new(options) {
-        Ok(device) => Ok(Arc::new(device)),
-        Err(e) => Err(Failure::new("cannot open the CPU device", e).fix("unset TOKENMILL_ISA")),
-    }
-}
-
-/// `TOKENMILL_ISA`, if set.
-fn forced_isa() -> Result<Option<Isa>, Failure> {
-    let Ok(name) = std::env::var("TOKENMILL_ISA") else { return Ok(None) };
-    match Isa::from_name(&name) {
-        Some(isa) => Ok(Some(isa)),
-        None => {
-            let known: Vec<&str> = Isa::ALL.iter().map(|i| i.name()).collect();
-            Err(Failure::new(
-                format!("TOKENMILL_ISA={name} is unknown"),
-                format!("known: {}", known.join(", ")),
-            ))
+    device::cpu(cores).map_err(|error| match error {
+        NotOpened::Isa { name, known } => {
+            Failure::new(format!("TOKENMILL_ISA={name} is unknown"), format!("known: {known}"))
         }
-    }
+        NotOpened::Cpu(error) => {
+            Failure::new("cannot open the CPU device", error).fix("unset TOKENMILL_ISA")
+        }
+        NotOpened::Cuda(error) => Failure::new("cannot use a GPU", error),
+    })
 }
 
 /// Memory that a model on a device may take where nothing is asked for.
 pub fn available_bytes(machine: &Machine, device: &dyn Device) -> u64 {
     match machine.device {
-        args::Device::Cuda => device.caps().memory_bytes.saturating_sub(GPU_SLACK),
+        args::Device::Cuda => tokenmill::Device::Cuda.available_bytes(device),
         _ => memory::available_bytes(),
     }
 }
@@ -114,7 +101,7 @@ pub fn threads(machine: &Machine) -> usize {
 
 /// Cores this process may use.
 pub fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, |n| n.get())
+    device::cores()
 }
 
 /// Measures reads from a level of memory; `None` where memory or the caches do not allow it.

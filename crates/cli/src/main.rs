@@ -21,7 +21,6 @@ mod key;
 mod launch;
 mod lint;
 mod loader;
-mod memory;
 mod model;
 mod numbers;
 mod otlp;
@@ -46,6 +45,7 @@ use std::process::ExitCode;
 
 use args::{Args, Command, LogFormat};
 use failure::{Failure, INTERRUPTED, tell};
+use tokenmill::memory;
 
 fn main() -> ExitCode {
     let args = match config::parse() {

@@ -33,7 +33,7 @@ pub use request::{
     TokenInfo, TopToken, Usage,
 };
 pub use residency::KeepAlive;
-pub use rows::{Rows, Scored};
+pub use rows::{Rows, Scored, cosine, relevance};
 pub use sampling::Sampling;
 pub use sight::Sight;
 pub use stats::{EngineStats, STEP_BOUNDS_S};

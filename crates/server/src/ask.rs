@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokenmill_engine::constraint::Constraint;
+pub use tokenmill_chat::Constrained;
 use tokenmill_engine::{
     Divergence, DraftMode, Lease, RepeatRule, SamplingValues, StopReason, TokenInfo, Usage,
 };
@@ -58,15 +58,6 @@ pub enum Input {
     },
     /// A text by its middle.
     Infill(Infill),
-}
-
-/// What an answer must hold, and the member that says so.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Constrained {
-    /// What.
-    pub what: Constraint,
-    /// The member.
-    pub param: &'static str,
 }
 
 /// How many tokens an answer may reason for, and the member that says so.

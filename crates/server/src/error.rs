@@ -4,6 +4,7 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::http::header::{CONNECTION, HeaderValue, RETRY_AFTER};
 use axum::response::{IntoResponse, Response};
+use tokenmill_chat::{Unheld, Why};
 use tokenmill_engine::{Refusal, RequestError};
 
 use crate::ask::Dialect;
@@ -137,6 +138,17 @@ pub fn write_body(response: Response, dialect: &Dialect) -> Response {
     let written = Json((dialect.error)(&error)).into_response();
     parts.headers.extend(written.headers().clone());
     Response::from_parts(parts, written.into_body())
+}
+
+impl From<Unheld> for ApiError {
+    fn from(Unheld { why, param, message }: Unheld) -> Self {
+        let code = match why {
+            Why::Bad => None,
+            Why::Unsupported => Some("unsupported"),
+            Why::Constraint => Some("invalid_constraint"),
+        };
+        Self { code, ..Self::bad(param, message) }
+    }
 }
 
 impl From<Refusal> for ApiError {

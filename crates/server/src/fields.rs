@@ -4,6 +4,7 @@
 use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
+pub use tokenmill_chat::shown;
 use tokenmill_engine::KeepAlive;
 
 use crate::error::ApiError;
@@ -364,15 +365,6 @@ pub fn kind_of(value: &Value) -> &'static str {
         Value::Array(_) => "an array",
         Value::Object(_) => "an object",
     }
-}
-
-/// A client's own word, fit for a message: short, without control characters.
-pub fn shown(word: &str) -> String {
-    let mut clean: String = word.chars().filter(|c| !c.is_control()).take(64).collect();
-    if clean.len() < word.len() {
-        clean.push('…');
-    }
-    clean
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use base64::Engine as _;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+pub use tokenmill_chat::{Image, Source};
 use tokenmill_media::{Ceilings, MediaError};
 
 use crate::ask::Ask;
@@ -31,109 +32,84 @@ const TYPES: &[&str] = &[
     "image/x-ms-bmp",
 ];
 
-/// An image of a message.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Image {
-    /// The part of the request that it is, such as `messages[0].content[1]`.
-    pub path: String,
-    /// Where it comes from.
-    pub source: Source,
+/// An image by an address, or a data URL; `member` is the one that has it.
+///
+/// # Errors
+/// 400 for any other kind of URL, and for data that are no image in base64.
+pub fn of_url(path: String, url: &str, member: &str) -> Result<Image, ApiError> {
+    let (scheme, rest) = url.split_once(':').unwrap_or_default();
+    match scheme.to_ascii_lowercase().as_str() {
+        "http" | "https" => Ok(Image { path, source: Source::Address(url.to_owned()) }),
+        "data" => of_data(path, rest, member),
+        other => {
+            let scheme = shown(other);
+            let message =
+                format!("{member} is no data, http or https URL (its scheme is {scheme:?})");
+            Err(ApiError::bad(member, message))
+        }
+    }
 }
 
-/// Where an image comes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
-    /// The request itself: the file.
-    File(Arc<[u8]>),
-    /// An address, http or https.
-    Address(String),
+/// One by what stands behind `data:`.
+fn of_data(path: String, rest: &str, member: &str) -> Result<Image, ApiError> {
+    let (head, data) = rest.split_once(',').unwrap_or((rest, ""));
+    let (media, is_base64) = match head.rsplit_once(';') {
+        Some((media, coding)) => (media, coding.trim().eq_ignore_ascii_case("base64")),
+        None => (head, false),
+    };
+    if !is_base64 {
+        let message = format!("{member} is a data URL that is not in base64");
+        return Err(ApiError::bad(member, message));
+    }
+    let media = media.split(';').next().unwrap_or_default();
+    of_base64(path, data, (Some(media), member))
 }
 
-impl Image {
-    /// By an address, or a data URL; `member` is the one that has it.
-    ///
-    /// # Errors
-    /// 400 for any other kind of URL, and for data that are no image in base64.
-    pub fn of_url(path: String, url: &str, member: &str) -> Result<Self, ApiError> {
-        let (scheme, rest) = url.split_once(':').unwrap_or_default();
-        match scheme.to_ascii_lowercase().as_str() {
-            "http" | "https" => Ok(Self { path, source: Source::Address(url.to_owned()) }),
-            "data" => Self::of_data(path, rest, member),
-            other => {
-                let scheme = shown(other);
-                let message =
-                    format!("{member} is no data, http or https URL (its scheme is {scheme:?})");
-                Err(ApiError::bad(member, message))
-            }
-        }
+/// One by its file in base64, of a media type if that is told.
+///
+/// # Errors
+/// 400 for what is no base64, or of a type that is not read.
+pub fn of_base64(
+    path: String,
+    data: &str,
+    (media, member): (Option<&str>, &str),
+) -> Result<Image, ApiError> {
+    let media = media.map(|media| media.trim().to_ascii_lowercase());
+    if let Some(media) = media.filter(|media| !TYPES.contains(&media.as_str())) {
+        let (media, known) = (shown(&media), TYPES.join(", "));
+        let message = format!("{member} is of type {media:?}; images are of {known}");
+        return Err(ApiError::bad(member, message));
     }
-
-    /// By what stands behind `data:`.
-    fn of_data(path: String, rest: &str, member: &str) -> Result<Self, ApiError> {
-        let (head, data) = rest.split_once(',').unwrap_or((rest, ""));
-        let (media, is_base64) = match head.rsplit_once(';') {
-            Some((media, coding)) => (media, coding.trim().eq_ignore_ascii_case("base64")),
-            None => (head, false),
-        };
-        if !is_base64 {
-            let message = format!("{member} is a data URL that is not in base64");
-            return Err(ApiError::bad(member, message));
-        }
-        let media = media.split(';').next().unwrap_or_default();
-        Self::of_base64(path, data, (Some(media), member))
+    let file = BASE64
+        .decode(data)
+        .map_err(|error| ApiError::bad(member, format!("{member} is not base64: {error}")))?;
+    if file.is_empty() {
+        return Err(ApiError::bad(member, format!("{member} has no bytes")));
     }
+    Ok(Image { path, source: Source::File(file.into()) })
+}
 
-    /// By its file in base64, of a media type if that is told.
-    ///
-    /// # Errors
-    /// 400 for what is no base64, or of a type that is not read.
-    pub fn of_base64(
-        path: String,
-        data: &str,
-        (media, member): (Option<&str>, &str),
-    ) -> Result<Self, ApiError> {
-        let media = media.map(|media| media.trim().to_ascii_lowercase());
-        if let Some(media) = media.filter(|media| !TYPES.contains(&media.as_str())) {
-            let (media, known) = (shown(&media), TYPES.join(", "));
-            let message = format!("{member} is of type {media:?}; images are of {known}");
-            return Err(ApiError::bad(member, message));
-        }
-        let file = BASE64
-            .decode(data)
-            .map_err(|error| ApiError::bad(member, format!("{member} is not base64: {error}")))?;
-        if file.is_empty() {
-            return Err(ApiError::bad(member, format!("{member} has no bytes")));
-        }
-        Ok(Self { path, source: Source::File(file.into()) })
-    }
+/// 400: the model reads text alone.
+pub fn unseen(image: &Image, model: &str) -> ApiError {
+    let path = &image.path;
+    let message = format!("{path} is an image; the model {model:?} takes text");
+    ApiError::unsupported(path, message)
+}
 
-    /// Whether its file is still to be fetched.
-    pub fn is_elsewhere(&self) -> bool {
-        matches!(self.source, Source::Address(_))
-    }
-
-    /// 400: the model reads text alone.
-    pub fn unseen(&self, model: &str) -> ApiError {
-        let path = &self.path;
-        let message = format!("{path} is an image; the model {model:?} takes text");
-        ApiError::unsupported(path, message)
-    }
-
-    /// Its file.
-    ///
-    /// # Errors
-    /// 400 where that is elsewhere still.
-    fn file(&self) -> Result<&Arc<[u8]>, ApiError> {
-        let path = &self.path;
-        match &self.source {
-            Source::File(file) => Ok(file),
-            Source::Address(_) => {
-                let message = format!(
-                    "{path} is an image elsewhere, and this server fetches none: send it as a data URL, or \
-                     start the server with --fetch-images"
-                );
-                Err(ApiError::unsupported(path, message))
-            }
+/// An image's file.
+///
+/// # Errors
+/// 400 where that is elsewhere still.
+fn file(image: &Image) -> Result<&Arc<[u8]>, ApiError> {
+    let path = &image.path;
+    match &image.source {
+        Source::File(file) => Ok(file),
+        Source::Address(_) => {
+            let message = format!(
+                "{path} is an image elsewhere, and this server fetches none: send it as a data URL, or \
+                 start the server with --fetch-images"
+            );
+            Err(ApiError::unsupported(path, message))
         }
     }
 }
@@ -162,7 +138,7 @@ pub fn files<'a>(talk: &'a Conversation, limits: &Limits) -> Result<Vec<&'a Arc<
         let message = format!("the request has {found} images, the limit is {most}");
         return Err(ApiError::bad(&first.path, message));
     }
-    talk.images().map(Image::file).collect()
+    talk.images().map(file).collect()
 }
 
 /// Whether images are to be fetched before a request can be prepared.
@@ -210,8 +186,8 @@ mod tests {
     use crate::conversation::{Content, Message, Part, Role};
     use tokenmill_media::size;
 
-    fn of_url(url: &str) -> Result<Image, ApiError> {
-        Image::of_url("m[0]".into(), url, "m[0].url")
+    fn of(url: &str) -> Result<Image, ApiError> {
+        of_url("m[0]".into(), url, "m[0].url")
     }
 
     #[test]
@@ -221,11 +197,11 @@ mod tests {
             "DATA:image/PNG;base64,aGVsbG8",
             "data:image/jpeg;name=a.jpg;BASE64,aGVsbG8=",
         ] {
-            let image = of_url(url).expect(url);
+            let image = of(url).expect(url);
             assert_eq!(image.source, Source::File(b"hello"[..].into()), "{url}");
         }
         for url in ["http://a/b.png", "HTTPS://a/b.png"] {
-            assert!(of_url(url).expect(url).is_elsewhere());
+            assert!(of(url).expect(url).is_elsewhere());
         }
         for url in [
             "",
@@ -245,7 +221,7 @@ mod tests {
             "data:application/pdf;base64,aGVsbG8=",
             "data:;base64,aGVsbG8=",
         ] {
-            let error = of_url(url).expect_err(url);
+            let error = of(url).expect_err(url);
             assert_eq!((error.status.as_u16(), error.param.as_deref()), (400, Some("m[0].url")));
         }
     }
@@ -253,26 +229,26 @@ mod tests {
     #[test]
     fn what_is_no_image_is_told_by_its_place() {
         let limits = Limits { image_bytes: 100, ..Limits::default() };
-        let of = |file: &[u8]| {
+        let refused = |file: &[u8]| {
             let error = size(file, &limits.images_ceilings()).expect_err("refused");
             not_seen(&error, "m[0]")
         };
         for (file, status) in [(&b"hello"[..], 400), (b"\x89PNG\r\n\x1a\n", 400), (&[7; 101], 413)]
         {
-            let error = of(file);
+            let error = refused(file);
             assert_eq!(error.status.as_u16(), status, "{error:?}");
             assert_eq!((error.code, error.param.as_deref()), (Some("invalid_image"), Some("m[0]")));
         }
         let said = |url: &str| Message {
-            content: Content::Parts(vec![Part::Image(of_url(url).expect(url))]),
+            content: Content::Parts(vec![Part::Image(of(url).expect(url))]),
             ..Message::text(Role::User, "")
         };
         let many = ["http://a/", "http://b/"].map(said).into();
         let talk = Conversation { messages: many, ..Conversation::default() };
         let error = files(&talk, &Limits { images: 1, ..limits.clone() }).expect_err("two");
         assert!(error.message.contains("2 images, the limit is 1"), "{}", error.message);
-        let elsewhere = of_url("http://127.0.0.1/").expect("an address");
-        let error = elsewhere.file().expect_err("it is not fetched");
+        let elsewhere = of("http://127.0.0.1/").expect("an address");
+        let error = file(&elsewhere).expect_err("it is not fetched");
         assert_eq!(error.code, Some("unsupported"));
         assert!(error.message.contains("--fetch-images"), "{}", error.message);
     }

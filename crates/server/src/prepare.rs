@@ -4,22 +4,22 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
-use tokenmill_engine::constraint::{Constraint, Held, Settings};
+use tokenmill_chat::Rendered;
+use tokenmill_engine::constraint::Held;
 use tokenmill_engine::{NOBODY, Reading, Request, Sampling, SamplingValues};
 use tokenmill_ir::TokenId;
 use tokenmill_text::{
     Before, Beside, Encoder, Reach, Special, TemplateError, Tokenizer, TokenizerError,
 };
 
-use crate::ask::{Constrained, Generate, Head, Infill, Input, Manner, Part, Prompt, Thinking};
+use crate::ask::{Generate, Head, Infill, Input, Manner, Part, Prompt, Thinking};
 use crate::config::Limits;
-use crate::conversation::{Calling, Conversation, Role, Tools};
+use crate::conversation::{Conversation, Role, Tools};
 use crate::error::ApiError;
 use crate::holding;
 use crate::keys::account_of;
-use crate::rendered::Rendered;
 use crate::seeing::{self, Pictures};
-use crate::shared::{Model, Shared, unix_seconds};
+use crate::shared::{Model, Shared, now, unix_seconds};
 use crate::workshop::Wanted;
 
 /// A request read, checked and tokenised.
@@ -127,15 +127,17 @@ fn grammar(
     (reading, reasons): (&mut Option<Reading>, bool),
     warnings: &mut Vec<String>,
 ) -> Result<Option<Held>, ApiError> {
-    match &manner.constrained {
+    let model = model.grammars();
+    let held = match &manner.constrained {
         // What the text must hold stands above what calls hold.
         Some(constrained) => {
-            form(model, (constrained, tools), (reading, reasons), warnings).map(Some)
+            holding::form(model, (constrained, tools), (reading, reasons), warnings).map(Some)
         }
         // Who wants to go on behind the end wants no grammar, which has one.
         None if manner.ignore_eos && !tools.must_hold() => Ok(None),
         None => holding::held(model, tools, (reading.as_ref(), reasons), warnings),
-    }
+    };
+    Ok(held?)
 }
 
 /// What is known of an answer by its prompts, and by how it is made.
@@ -207,84 +209,6 @@ fn echoed(prompts: &[Vec<TokenId>], top: u32, unlisted: Vec<usize>) -> Result<Ec
         return Err(ApiError::bad("echo", message));
     }
     Ok(Echoed { top, unlisted })
-}
-
-/// The grammar of an answer that must hold something, and how it is read then.
-fn form(
-    model: &Model,
-    (constrained, tools): (&Constrained, &Tools),
-    (reading, reasons): (&mut Option<Reading>, bool),
-    warnings: &mut Vec<String>,
-) -> Result<Held, ApiError> {
-    let how = (reading.as_ref(), reasons);
-    if let Some(held) = either(model, constrained, tools, how, warnings)? {
-        // Calls come before any text, in which marks are none.
-        if let Some(reading) = reading {
-            (reading.calls_first, reading.keeps_reasoning) = (true, true);
-        }
-        return Ok(held);
-    }
-    let held = held(model, constrained, tools, how)?;
-    uncalled(reading, constrained, warnings);
-    Ok(held)
-}
-
-/// The grammar of an answer that either calls tools or holds what is asked of it; none where one
-/// grammar cannot say both.
-fn either(
-    model: &Model,
-    constrained: &Constrained,
-    tools: &Tools,
-    how: (Option<&Reading>, bool),
-    warnings: &mut Vec<String>,
-) -> Result<Option<Held>, ApiError> {
-    let may_call = tools.calling == Calling::Auto && tools.callable().next().is_some();
-    if !may_call || how.0.is_none() || !is_json(constrained) {
-        return Ok(None);
-    }
-    // What is wrong with it is told by its own name.
-    compiled(model, constrained, &constrained.what)?;
-    holding::either(model, tools, constrained, how, warnings)
-}
-
-fn is_json(constrained: &Constrained) -> bool {
-    matches!(constrained.what, Constraint::JsonSchema(_) | Constraint::JsonObject)
-}
-
-/// The grammar of what an answer must hold.
-fn held(
-    model: &Model,
-    constrained: &Constrained,
-    tools: &Tools,
-    (reading, reasons): (Option<&Reading>, bool),
-) -> Result<Held, ApiError> {
-    if tools.must_hold() {
-        let param = if tools.calling == Calling::Required { "tool_choice" } else { "tools" };
-        let message =
-            format!("{} and calls that must hold: one of them at most", constrained.param);
-        return Err(ApiError::bad(param, message));
-    }
-    let what = holding::behind_reasoning(model, constrained, (reading, reasons))?;
-    compiled(model, constrained, &what)
-}
-
-fn compiled(model: &Model, constrained: &Constrained, what: &Constraint) -> Result<Held, ApiError> {
-    let made = model.served.engine.grammar(what, &Settings::default());
-    made.map_err(|error| {
-        let message = format!("{}: {error}", constrained.param);
-        ApiError { code: Some("invalid_constraint"), ..ApiError::bad(constrained.param, message) }
-    })
-}
-
-/// Where all of an answer is JSON, no tool is called. (A grammar of the client's may have calls in it.)
-fn uncalled(reading: &mut Option<Reading>, constrained: &Constrained, warnings: &mut Vec<String>) {
-    let is_json = is_json(constrained);
-    let Some(reading) = reading.as_mut().filter(|reading| is_json && !reading.tools.is_empty())
-    else {
-        return;
-    };
-    reading.tools = Arc::default();
-    warnings.push(format!("no tool is called: {} holds the whole answer", constrained.param));
 }
 
 /// How long prompt and answer may be together.
@@ -515,7 +439,7 @@ fn between(
 /// 400 where the model has none, or it refuses the conversation, and for images that it does not see.
 pub fn rendered(model: &Model, talk: Conversation, manner: &Manner) -> Result<Rendered, ApiError> {
     if let Some(image) = talk.images().next().filter(|_| !model.sees()) {
-        return Err(image.unseen(model.served.name()));
+        return Err(images::unseen(image, model.served.name()));
     }
     let talk = talk.instructed(model.served.defaults.system.as_deref());
     let talk = talk.begun_by(&model.begins);
@@ -532,7 +456,8 @@ pub fn rendered(model: &Model, talk: Conversation, manner: &Manner) -> Result<Re
         Some(limit) => talk.thinking_for(limit.tokens, template),
         None => talk,
     };
-    Rendered::new(template, model.format, talk)
+    let rendered = Rendered::new(template, model.format, talk, now());
+    rendered.map_err(|e| ApiError::bad("messages", e.to_string()))
 }
 
 /// The prompt of a conversation.

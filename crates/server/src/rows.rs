@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokenmill_engine::{Cancel, Event, Refusal, Request, RequestError, Rows, Scored};
+use tokenmill_engine::{
+    Cancel, Event, Refusal, Request, RequestError, Rows, Scored, cosine, relevance,
+};
 use tokenmill_ir::TokenId;
 use tokenmill_text::{Special, TokenizerError};
 use tokio::sync::{oneshot, watch};
@@ -143,7 +145,7 @@ impl Meaning {
                 rows.into_iter().map(|row| shortened(row.numbers, *n as usize)).collect()
             }
             (Self::Scores, _) => {
-                rows.iter().map(|row| vec![sigmoid(row.numbers.first().copied())]).collect()
+                rows.iter().map(|row| vec![relevance(row.numbers.first().copied())]).collect()
             }
             (Self::Angles, Some((query, documents))) => {
                 documents.iter().map(|d| vec![cosine(&query.numbers, &d.numbers)]).collect()
@@ -162,18 +164,6 @@ fn shortened(mut numbers: Vec<f32>, columns: usize) -> Vec<f32> {
         numbers.iter_mut().for_each(|x| *x = (f64::from(*x) / length) as f32);
     }
     numbers
-}
-
-fn sigmoid(score: Option<f32>) -> f32 {
-    1.0 / (1.0 + (-score.unwrap_or(f32::NEG_INFINITY)).exp())
-}
-
-fn cosine(a: &[f32], b: &[f32]) -> f32 {
-    let dot = |x: &[f32], y: &[f32]| -> f64 {
-        x.iter().zip(y).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum()
-    };
-    let lengths = (dot(a, a) * dot(b, b)).sqrt();
-    if lengths > 0.0 { (dot(a, b) / lengths) as f32 } else { 0.0 }
 }
 
 /// For whom rows are computed.
@@ -345,7 +335,7 @@ mod tests {
         assert_eq!(cosine(&[3.0, 0.0], &[5.0, 0.0]), 1.0);
         assert_eq!(cosine(&[1.0, 0.0], &[0.0, 2.0]), 0.0);
         assert_eq!(cosine(&[0.0], &[1.0]), 0.0);
-        assert_eq!(sigmoid(Some(0.0)), 0.5);
-        assert_eq!(sigmoid(None), 0.0);
+        assert_eq!(relevance(Some(0.0)), 0.5);
+        assert_eq!(relevance(None), 0.0);
     }
 }

@@ -5,10 +5,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use axum::http::{HeaderMap, Request, StatusCode};
+use tokenmill_chat::Grammars;
 use tokenmill_engine::KeepAlive;
 use tokenmill_engine::residency::{Refused, Trouble};
 use tokenmill_ir::sampling::splitmix;
 use tokenmill_output::Format;
+use tokenmill_text::DateTime;
 use tokio::sync::watch;
 
 use crate::ability::Wish;
@@ -80,6 +82,12 @@ impl Model {
         }
         self.begins.clone_from(&made.begins);
         self
+    }
+
+    /// What makes the grammars of its answers.
+    pub fn grammars(&self) -> Grammars<'_> {
+        let (engine, tokenizer) = (&self.served.engine, &*self.served.tokenizer);
+        Grammars { engine, tokenizer, holds: &self.holds }
     }
 
     /// Whether it sees images.
@@ -395,6 +403,11 @@ pub async fn reached(phases: &mut watch::Receiver<Phase>, least: Phase) {
 /// Seconds since 1970.
 pub fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+/// The time for templates that print a date.
+pub fn now() -> DateTime {
+    DateTime::from_unix_seconds(unix_seconds())
 }
 
 /// Nanoseconds since 1970.

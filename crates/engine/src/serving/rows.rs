@@ -30,6 +30,20 @@ pub struct Rows {
     pub prompt_tokens: u32,
 }
 
+/// How much a document has to do with a question, 0 to 1, by the score of a reranker; none is the least.
+pub fn relevance(score: Option<f32>) -> f32 {
+    1.0 / (1.0 + (-score.unwrap_or(f32::NEG_INFINITY)).exp())
+}
+
+/// The cosine of the angle between two embeddings; 0 where one has no length.
+pub fn cosine(a: &[f32], b: &[f32]) -> f32 {
+    let dot = |x: &[f32], y: &[f32]| -> f64 {
+        x.iter().zip(y).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum()
+    };
+    let lengths = (dot(a, a) * dot(b, b)).sqrt();
+    if lengths > 0.0 { (dot(a, b) / lengths) as f32 } else { 0.0 }
+}
+
 /// A request for numbers while it runs.
 pub(crate) struct Counting {
     pub seq: SeqId,

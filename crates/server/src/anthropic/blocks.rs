@@ -8,7 +8,7 @@ use crate::config::Limits;
 use crate::conversation::{Call, Content, Message, Part, Role};
 use crate::error::ApiError;
 use crate::fields::{Fields, Ignored, Notes, list, shown, text, wrong};
-use crate::images::Image;
+use crate::images;
 use crate::openai::leases;
 
 /// Roles, and what they are here.
@@ -253,11 +253,11 @@ fn image(fields: &mut Fields) -> Result<Part, ApiError> {
         "base64" => {
             let media = text(source.require("media_type")?, &source.path("media_type"))?;
             let data = text(source.require("data")?, &source.path("data"))?;
-            Image::of_base64(path, &data, (Some(&media), &source.path("data")))?
+            images::of_base64(path, &data, (Some(&media), &source.path("data")))?
         }
         "url" => {
             let url = text(source.require("url")?, &source.path("url"))?;
-            Image::of_url(path, &url, &source.path("url"))?
+            images::of_url(path, &url, &source.path("url"))?
         }
         other => {
             let path = source.path("type");

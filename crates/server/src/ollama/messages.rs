@@ -7,7 +7,7 @@ use crate::config::Limits;
 use crate::conversation::{Content, Message, Part, Role};
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes, list, text};
-use crate::images::Image;
+use crate::images::{self, Image};
 use crate::openai::tools;
 
 /// Roles, and what they are here.
@@ -43,7 +43,7 @@ pub fn images(fields: &mut Fields, limits: &Limits) -> Result<Vec<Image>, ApiErr
     let image = |(i, item): (usize, Value)| {
         let path = format!("{path}[{i}]");
         let data = text(item, &path)?;
-        Image::of_base64(path.clone(), &data, (None, &path))
+        images::of_base64(path.clone(), &data, (None, &path))
     };
     list(value, limits.images, &path)?.into_iter().enumerate().map(image).collect()
 }

@@ -12,7 +12,7 @@ use crate::config::Limits;
 use crate::conversation::{Content, Conversation, Message, Part, Role};
 use crate::error::ApiError;
 use crate::fields::{Fields, Ignored, Notes, Unsupported, list, text, wrong};
-use crate::images::Image;
+use crate::images::{self, Image};
 
 /// Members that ask for what is not built yet, unless they ask for nothing.
 const UNSUPPORTED: &[Unsupported] = &[
@@ -209,7 +209,7 @@ impl Reader<'_> {
     /// `image_url`: an object, or the address itself.
     fn image(&mut self, path: &str, value: Value, of: &str) -> Result<Image, ApiError> {
         let url = match value {
-            Value::String(url) => return Image::of_url(path.to_owned(), &url, of),
+            Value::String(url) => return images::of_url(path.to_owned(), &url, of),
             value => {
                 let mut fields = Fields::of(value, of)?;
                 let url = text(fields.require("url")?, &fields.path("url"))?;
@@ -217,7 +217,7 @@ impl Reader<'_> {
                 url
             }
         };
-        Image::of_url(path.to_owned(), &url, &format!("{of}.url"))
+        images::of_url(path.to_owned(), &url, &format!("{of}.url"))
     }
 
     /// `cache_control` of a message or a part: the prompt stays for the longest time marked.

@@ -9,7 +9,7 @@ use crate::config::Limits;
 use crate::conversation::{Call, Content, Message, Part, Role};
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes, list, shown, text, wrong};
-use crate::images::Image;
+use crate::images::{self, Image};
 use crate::seal::Kind;
 
 /// Members of items that are no part of a prompt, and of which nobody needs to be told.
@@ -371,7 +371,7 @@ fn image(fields: &mut Fields, path: &str) -> Result<Image, ApiError> {
         return Err(ApiError::unsupported(path, message));
     }
     let url = text(fields.require("image_url")?, &fields.path("image_url"))?;
-    Image::of_url(path.to_owned(), &url, &fields.path("image_url"))
+    images::of_url(path.to_owned(), &url, &fields.path("image_url"))
 }
 
 fn nothing() -> Content {

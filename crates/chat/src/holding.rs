@@ -1,18 +1,18 @@
-//! The grammar that an answer holds which may call tools: its calls are of offered ones, with
-//! arguments that their schemas allow. Once made it is kept, as clients offer the same tools again.
+//! The grammar that an answer holds: what is asked of its text, and where it may call tools, that its calls
+//! are of offered ones, with arguments that their schemas allow. What was made of an offer is kept, as
+//! clients offer the same tools again.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::json;
-use tokenmill_engine::Reading;
+use thiserror::Error;
 use tokenmill_engine::constraint::{Constraint, ConstraintError, Held, Settings, Whitespace};
+use tokenmill_engine::{Engine, Reading};
 use tokenmill_ir::TokenId;
 use tokenmill_output::{Ask, Calls, MOST_HELD, Tool, enforceable};
+use tokenmill_text::Tokenizer;
 
-use crate::ask::Constrained;
 use crate::conversation::{Calling, Offered, Tools};
-use crate::error::ApiError;
-use crate::shared::Model;
 
 /// Grammars kept, and bytes of the offers they were made of.
 const KEPT: usize = 16;
@@ -49,17 +49,128 @@ impl Holds {
     }
 }
 
+/// What an answer must hold, and what a user calls that.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Constrained {
+    /// What.
+    pub what: Constraint,
+    /// The member of a request, or the argument, that says so.
+    pub param: &'static str,
+}
+
+/// What kind of fault it is that an answer is not held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// Of what is asked.
+    Bad,
+    /// It is known, and cannot be had.
+    Unsupported,
+    /// Of the constraint.
+    Constraint,
+}
+
+/// Why an answer is not held to what is asked of it.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{message}")]
+pub struct Unheld {
+    /// The kind.
+    pub why: Why,
+    /// What is at fault, by the name that [`Constrained`] has, or `tools` or `tool_choice`.
+    pub param: &'static str,
+    /// In words.
+    pub message: String,
+}
+
+impl Unheld {
+    fn new(why: Why, param: &'static str, message: String) -> Self {
+        Self { why, param, message }
+    }
+}
+
+/// What makes the grammars of a model's answers.
+#[derive(Clone, Copy)]
+pub struct Grammars<'a> {
+    /// The model.
+    pub engine: &'a Engine,
+    /// Its tokenizer.
+    pub tokenizer: &'a Tokenizer,
+    /// What was made before.
+    pub holds: &'a Holds,
+}
+
+/// What an answer with tools is held to that must hold something too, and how it is read then.
+///
+/// # Errors
+/// What is wrong with what it must hold, or cannot be said together with the tools.
+pub fn form(
+    model: Grammars<'_>,
+    (constrained, tools): (&Constrained, &Tools),
+    (reading, reasons): (&mut Option<Reading>, bool),
+    warnings: &mut Vec<String>,
+) -> Result<Held, Unheld> {
+    let how = (reading.as_ref(), reasons);
+    let may_call = tools.calling == Calling::Auto && tools.callable().next().is_some();
+    if may_call && how.0.is_some() && is_json(constrained) {
+        // What is wrong with it is told by its own name.
+        compiled(model, constrained, &constrained.what)?;
+        if let Some(held) = either(model, tools, constrained, how, warnings)? {
+            // Calls come before any text, in which marks are none.
+            if let Some(reading) = reading {
+                (reading.calls_first, reading.keeps_reasoning) = (true, true);
+            }
+            return Ok(held);
+        }
+    }
+    if tools.must_hold() {
+        let param = if tools.calling == Calling::Required { "tool_choice" } else { "tools" };
+        let message =
+            format!("{} and calls that must hold: one of them at most", constrained.param);
+        return Err(Unheld::new(Why::Bad, param, message));
+    }
+    let what = behind_reasoning(model, constrained, how)?;
+    let held = compiled(model, constrained, &what)?;
+    uncalled(reading, constrained, warnings);
+    Ok(held)
+}
+
+fn is_json(constrained: &Constrained) -> bool {
+    matches!(constrained.what, Constraint::JsonSchema(_) | Constraint::JsonObject)
+}
+
+fn compiled(
+    model: Grammars<'_>,
+    constrained: &Constrained,
+    what: &Constraint,
+) -> Result<Held, Unheld> {
+    let made = model.engine.grammar(what, &Settings::default());
+    made.map_err(|error| {
+        let message = format!("{}: {error}", constrained.param);
+        Unheld::new(Why::Constraint, constrained.param, message)
+    })
+}
+
+/// Where all of an answer is JSON, no tool is called. (A grammar of the client's may have calls in it.)
+fn uncalled(reading: &mut Option<Reading>, constrained: &Constrained, warnings: &mut Vec<String>) {
+    let is_json = is_json(constrained);
+    let Some(reading) = reading.as_mut().filter(|reading| is_json && !reading.tools.is_empty())
+    else {
+        return;
+    };
+    reading.tools = Arc::default();
+    warnings.push(format!("no tool is called: {} holds the whole answer", constrained.param));
+}
+
 /// What an answer holds that is read so; nothing where no tools are offered.
 ///
 /// # Errors
-/// 400 where calls are required or strict and cannot be held, and for schemas of strict tools that
-/// are not enforced whole.
+/// Calls are required or strict and cannot be held, and schemas of strict tools that are not enforced
+/// whole.
 pub fn held(
-    model: &Model,
+    model: Grammars<'_>,
     tools: &Tools,
     (reading, reasons): (Option<&Reading>, bool),
     warnings: &mut Vec<String>,
-) -> Result<Option<Held>, ApiError> {
+) -> Result<Option<Held>, Unheld> {
     let offered: Vec<&Offered> = tools.callable().collect();
     let Some(reading) = reading.filter(|_| !offered.is_empty()) else {
         return if tools.must_hold() { Err(cannot(tools)) } else { Ok(None) };
@@ -77,14 +188,14 @@ pub fn held(
 /// offered, a call is required, or one grammar cannot say both.
 ///
 /// # Errors
-/// 400 as [`held`].
-pub fn either(
-    model: &Model,
+/// As [`held`].
+fn either(
+    model: Grammars<'_>,
     tools: &Tools,
     constrained: &Constrained,
     (reading, reasons): (Option<&Reading>, bool),
     warnings: &mut Vec<String>,
-) -> Result<Option<Held>, ApiError> {
+) -> Result<Option<Held>, Unheld> {
     let offered: Vec<&Offered> = tools.callable().collect();
     let may_call = tools.calling == Calling::Auto && !offered.is_empty();
     let Some(reading) = reading.filter(|_| may_call) else { return Ok(None) };
@@ -107,7 +218,7 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    fn made(&self, model: &Model) -> Result<Made, ApiError> {
+    fn made(&self, model: Grammars<'_>) -> Result<Made, Unheld> {
         let Self { tools, offered, reading, reasons, answer } = self;
         let (begun, calling, single) = (reading.reasoning_begun, tools.calling, tools.single);
         let key = format!("{offered:?} {calling:?} {single} {reasons} {begun} {answer:?}");
@@ -120,7 +231,7 @@ impl Asked<'_> {
     }
 
     /// The grammar of calls with these tools.
-    fn grammar(&self, model: &Model, tools: &[Tool]) -> Option<Constraint> {
+    fn grammar(&self, model: Grammars<'_>, tools: &[Tool]) -> Option<Constraint> {
         let calls = match self.tools.calling {
             Calling::Required => Calls::Required,
             Calling::Auto | Calling::None => Calls::Auto,
@@ -136,14 +247,14 @@ impl Asked<'_> {
     }
 
     /// The tools as grammars know them, and what of texts that they are called with is not held.
-    fn schemas(&self, model: &Model, settings: &Settings) -> (Vec<Tool>, Vec<String>) {
+    fn schemas(&self, model: Grammars<'_>, settings: &Settings) -> (Vec<Tool>, Vec<String>) {
         let mut left_out = Vec::new();
         let mut schemas = self.reading.tools.to_vec();
         for tool in schemas.iter_mut().filter(|tool| tool.input.is_some()) {
             let held = self.reading.format.holds_input(tool).and_then(|()| {
                 let alone =
                     Asked { answer: None, ..*self }.grammar(model, std::slice::from_ref(tool));
-                let made = alone.map(|alone| model.served.engine.grammar(&alone, settings));
+                let made = alone.map(|alone| model.engine.grammar(&alone, settings));
                 made.map_or(Ok(()), |made| made.map(drop).map_err(|error| error.to_string()))
             });
             if let Err(why) = held {
@@ -156,7 +267,7 @@ impl Asked<'_> {
     }
 }
 
-fn cannot(tools: &Tools) -> ApiError {
+fn cannot(tools: &Tools) -> Unheld {
     let param = if tools.calling == Calling::Required { "tool_choice" } else { "tools" };
     let message = match tools.callable().count() {
         many if many > MOST_HELD => {
@@ -164,31 +275,31 @@ fn cannot(tools: &Tools) -> ApiError {
         }
         _ => format!("{param}: calls of this model cannot be held to a grammar"),
     };
-    ApiError::unsupported(param, message)
+    Unheld::new(Why::Unsupported, param, message)
 }
 
 /// Makes the grammar, and says what is not held.
-fn make(model: &Model, asked: &Asked<'_>) -> Result<(Option<Held>, Vec<String>), ApiError> {
+fn make(model: Grammars<'_>, asked: &Asked<'_>) -> Result<(Option<Held>, Vec<String>), Unheld> {
     let Asked { tools, offered, reading, .. } = asked;
     let settings = Settings {
         whitespace: Whitespace::Separators { item: ", ".into(), key: ": ".into() },
         ..Settings::default()
     };
-    let compile = |what: &Constraint| model.served.engine.grammar(what, &settings);
+    let compile = |what: &Constraint| model.engine.grammar(what, &settings);
     let whole = |schemas: &[Tool]| asked.grammar(model, schemas);
     let none = || Ok((None, vec![FREE.to_owned()]));
     let (mut schemas, mut left_out) = asked.schemas(model, &settings);
     for (tool, offered) in reading.tools.iter().zip(*offered) {
         if offered.strict {
             let enforced = reading.format.enforces(tool);
-            enforced.map_err(|why| ApiError::bad("tools", why))?;
+            enforced.map_err(|why| Unheld::new(Why::Bad, "tools", why))?;
         }
         if reading.format.can_call(tool) {
             continue;
         }
         let message = format!("this model's way of calling cannot write a call of {}", tool.name);
         match offered.strict {
-            true => return Err(ApiError::bad("tools", message)),
+            true => return Err(Unheld::new(Why::Bad, "tools", message)),
             false => left_out.push(message),
         }
     }
@@ -203,7 +314,7 @@ fn make(model: &Model, asked: &Asked<'_>) -> Result<(Option<Held>, Vec<String>),
             compile(&schema).map_err(|error| refused(&tool.name, &error))?;
             continue;
         }
-        let Ok(vocabulary) = model.served.engine.vocabulary() else { return none() };
+        let Ok(vocabulary) = model.engine.vocabulary() else { return none() };
         let (schema, left) = match at < TRIED {
             true => enforceable(&tool.parameters, vocabulary, &settings),
             false => (json!({ "type": "object" }), vec!["all of it".to_owned()]),
@@ -224,12 +335,12 @@ fn make(model: &Model, asked: &Asked<'_>) -> Result<(Option<Held>, Vec<String>),
 /// What an answer must hold, behind the reasoning of a model that may reason.
 ///
 /// # Errors
-/// 400 for what cannot be said in one grammar with reasoning that the prompt has begun.
-pub fn behind_reasoning(
-    model: &Model,
+/// It cannot be said in one grammar with reasoning that the prompt has begun.
+fn behind_reasoning(
+    model: Grammars<'_>,
     constrained: &Constrained,
     (reading, reasons): (Option<&Reading>, bool),
-) -> Result<Constraint, ApiError> {
+) -> Result<Constraint, Unheld> {
     let what = &constrained.what;
     let begun = reading.is_some_and(|reading| reading.reasoning_begun);
     let Some(reading) = reading.filter(|_| reasons || begun) else { return Ok(what.clone()) };
@@ -244,19 +355,19 @@ pub fn behind_reasoning(
                 "{param}: the prompt begins the model's reasoning, behind which only schemas and \
                  choices hold: turn it off (\"chat_template_kwargs\": {{\"enable_thinking\": false}})"
             );
-            Err(ApiError::unsupported(param, message))
+            Err(Unheld::new(Why::Unsupported, param, message))
         }
         None => Ok(what.clone()),
     }
 }
 
 /// The id of a text that is a special token.
-fn special(model: &Model, text: &str) -> Option<TokenId> {
-    let tokenizer = &model.served.tokenizer;
+fn special(model: Grammars<'_>, text: &str) -> Option<TokenId> {
+    let tokenizer = model.tokenizer;
     tokenizer.id_of(text).filter(|id| tokenizer.is_special(*id))
 }
 
-fn refused(name: &str, error: &ConstraintError) -> ApiError {
+fn refused(name: &str, error: &ConstraintError) -> Unheld {
     let message = format!("the schema of {name} cannot be enforced: {error}");
-    ApiError { code: Some("invalid_constraint"), ..ApiError::bad("tools", message) }
+    Unheld::new(Why::Constraint, "tools", message)
 }

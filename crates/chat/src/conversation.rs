@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use tokenmill_engine::constraint::Constraint;
 use tokenmill_text::ChatTemplate;
 
-use crate::images::Image;
+use crate::image::Image;
 use crate::strict_json::{self, JsonLimits};
 
 /// Who speaks.

@@ -6,7 +6,14 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-use crate::fields::shown;
+/// A client's own word, fit for a message: short, without control characters.
+pub fn shown(word: &str) -> String {
+    let mut clean: String = word.chars().filter(|c| !c.is_control()).take(64).collect();
+    if clean.len() < word.len() {
+        clean.push('…');
+    }
+    clean
+}
 
 /// Bounds of one document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

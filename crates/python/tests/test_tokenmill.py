@@ -1,0 +1,147 @@
+"""The Python module on the tests' tiny model: python test_tokenmill.py TINY.gguf [VALUES]."""
+
+import dataclasses
+import enum
+import gc
+import os
+import sys
+import threading
+from typing import Annotated, Literal, Optional
+
+from pydantic import BaseModel, Field
+
+import tokenmill
+
+PATH, VALUES = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 3
+model = tokenmill.Model(PATH, context=4096, threads=2, parallel=4, memory_bytes=1 << 30)
+Short = Annotated[str, Field(max_length=10)]
+
+
+class Person(BaseModel):
+    name: Short
+    age: int = Field(ge=0, le=150)
+
+
+class Mood(enum.Enum):
+    good = "good"
+    bad = "bad"
+
+
+class Circle(BaseModel):
+    kind: Literal["circle"]
+    radius: float
+
+
+class Square(BaseModel):
+    kind: Literal["square"]
+    side: int
+
+
+class Team(BaseModel):
+    lead: Person
+    members: list[Person] = Field(max_length=2)
+    mood: Optional[Mood]
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: int
+
+
+TYPES = [Person, Mood, Circle | Square, Team, Point, bool, Annotated[list[int], Field(max_length=4)], Literal["a", "b"],
+         tuple[int, bool], Optional[float]]
+
+
+def chat(seed, **more):
+    return model.chat(**{"seed": seed, "max_tokens": 3000, "temperature": 1.0, "top_p": 1.0, "min_p": 0.0, **more})
+
+
+def typed():
+    for type_ in TYPES:
+        for seed in range(VALUES):
+            chat(seed).ask_for(type_, "One, please.")
+    parts = list(chat(5).stream_for(Person, "Who?"))
+    assert isinstance(parts[-1], Person) and len(parts) > 2, parts
+    print(len(TYPES) * VALUES, "values of", len(TYPES), "types")
+
+
+def tools():
+    heard = []
+    talk = chat(3, max_tokens=200)
+
+    @talk.tool
+    def add(a: Annotated[int, Field(ge=-99, le=99)], b: bool = False) -> int:
+        """Adds."""
+        heard.append((a, b))
+        return a + 1
+
+    talk.must_call()
+    pieces = list(talk.stream("What is one more?"))
+    kinds = [piece.kind for piece in pieces]
+    assert heard and kinds.count("call") == kinds.count("found") == len(heard), kinds
+    assert any(piece.content == str(heard[0][0] + 1) for piece in pieces if piece.kind == "found")
+
+
+def order():
+    other = tokenmill.Model(PATH, context=1024, memory_bytes=1 << 30)
+    talk = other.chat(max_tokens=1000)
+    answer = talk.stream("Go on.")
+    next(answer)
+    try:
+        talk.ask("And?")
+        raise AssertionError("two answers at once")
+    except tokenmill.TokenmillError as error:
+        assert "being made" in str(error), error
+    del other
+    gc.collect()
+    next(answer)
+    del talk
+    gc.collect()
+    answer.close()
+    assert list(answer) == []
+    del answer
+    gc.collect()
+
+
+def threads():
+    found = {}
+    ask = lambda seed: "".join(model.complete("abc", seed=seed, max_tokens=40))
+    alone = {seed: ask(seed) for seed in range(4)}
+    all_ = [threading.Thread(target=lambda s=seed: found.__setitem__(s, ask(s))) for seed in range(4)]
+    [thread.start() for thread in all_]
+    [thread.join() for thread in all_]
+    assert found == alone, (found, alone)
+
+
+def forked():
+    child = os.fork()
+    if child == 0:
+        status = 3
+        try:
+            model.complete("abc")
+        except tokenmill.TokenmillError as error:
+            status = 0 if "fork" in str(error) else 4
+        os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert model.complete("abc", max_tokens=3).finish() is not None
+
+
+def errors():
+    for wrong, told in [
+        (lambda: tokenmill.Model("/nowhere.gguf"), "/nowhere.gguf"),
+        (lambda: tokenmill.Model(PATH, ctx=5), "unknown field `ctx`"),
+        (lambda: model.chat(temp=1), "unknown field `temp`"),
+        (lambda: model.embed(["a"]), "gives no embeddings"),
+        (lambda: model.chat().stream("a", {"not": {}}), "not"),
+    ]:
+        try:
+            wrong()
+            raise AssertionError(told)
+        except (tokenmill.TokenmillError, ValueError) as error:
+            assert told in str(error), error
+
+
+for test in [typed, tools, order, threads, forked, errors]:
+    test()
+    print(test.__name__, "ok", flush=True)
