@@ -288,10 +288,13 @@ impl<'a> File<'a> {
         let out = self.text.u32(HIDDEN)?;
         let inner = self.mmproj.tensor("mm.0.weight").and_then(|t| u32::try_from(t.rows()).ok());
         let inner = Some((inner.unwrap_or(out), Act::GeluTanh));
-        let projector = Projector { gather: Gather::Concat, norm: None, merging: false, inner };
+        let projector = Projector { inner, ..Projector::PLAIN };
         Ok(VisionSpec {
-            positions: Some(Learned { side, stretch: Stretch::None }),
-            class_token: has("v.class_embd"),
+            positions: Some(Learned { side, stretch: Stretch::None, behind_norm: false }),
+            class_token: match has("v.class_embd") {
+                true => ClassToken::First,
+                false => ClassToken::None,
+            },
             skipped: all - taken,
             side: Some(side),
             ..VisionSpec::plain("mmproj", (spec, patch), (projector, out), Script::Plain("<image>"))
