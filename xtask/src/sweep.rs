@@ -72,7 +72,7 @@ fn chosen(
 ) -> Result<(Vec<&'static Kind>, Vec<tokenmill_quant::FormatId>), String> {
     let (mut of_kinds, mut of_types) = (Vec::new(), Vec::new());
     let all = ["kinds".to_owned(), "types".to_owned()];
-    for name in if names.is_empty() { &all } else { names } {
+    for name in if names.is_empty() { &all[..] } else { names } {
         match (name.as_str(), KINDS.iter().find(|kind| kind.golden == name)) {
             ("kinds", _) => of_kinds.extend(KINDS),
             ("types", _) => of_types.extend(types::all()),
@@ -150,7 +150,7 @@ fn cells(asked: &Asked, model: &Path) -> Result<(Vec<String>, u64), String> {
     let context = context.next_multiple_of(32).to_string();
     let bench = |more: &[&str]| {
         let common = ["bench", "--json", "-r", "2", "--ctx", &context];
-        bench(&asked.program, model, &[&common, more].concat())
+        bench(&asked.program, model, &[&common[..], more].concat())
     };
     let mut found = HashMap::new();
     let first = bench(&["-p", &asked.prompts, "-n", "32"])?;
