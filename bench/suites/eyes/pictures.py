@@ -1,4 +1,4 @@
-"""Pictures of one shape in one colour, for teaching and testing: any size, place, tilt, ground and noise, by a seed."""
+"""Pictures of one shape in one colour, for teaching and testing: sizes, places, tilts, grounds and noise by a seed."""
 
 import math
 import random
@@ -79,7 +79,7 @@ def picture(seed, side=None):
     fine = side * FINE
     colour = near(rng, COLOURS[name], 14)
     image = ground(rng, colour, fine)
-    radius = fine * rng.uniform(0.22, 0.42)
+    radius = fine * rng.uniform(0.27, 0.44)
     x, y = (rng.uniform(radius, fine - radius) for _ in range(2))
     tilt = math.radians(rng.uniform(-12, 12))
     turned = lambda px, py: (

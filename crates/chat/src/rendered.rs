@@ -62,7 +62,7 @@ impl Rendered {
         };
         let written = |talk: &Conversation| {
             let messages = talk.values(format.numbers_calls());
-            template.render(&template.readable(&messages), &options)
+            template.render_readable(&messages, &options)
         };
         let mut prompt = written(&talk);
         if let Err(error) = prompt {

@@ -32,8 +32,7 @@ pub fn encode(served: &Served, messages: &[Value]) -> Result<Vec<u32>, Failure> 
     let options =
         RenderOptions { add_generation_prompt: true, now: now(), ..RenderOptions::default() };
     let fail = |e: &dyn std::fmt::Display| Failure::new("cannot build the prompt", e);
-    let messages = template.readable(messages);
-    let rendered = template.render(&messages, &options).map_err(|e| fail(&e))?;
+    let rendered = template.render_readable(messages, &options).map_err(|e| fail(&e))?;
     tokenizer.encode_rendered(&rendered).map_err(|e| fail(&e))
 }
 

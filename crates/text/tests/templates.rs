@@ -246,8 +246,7 @@ fn images_stand_where_a_template_for_text_alone_has_their_part() {
     let ids = |source: &str, content: Json| {
         let template = ChatTemplate::new(source, tokens("", "")).expect(source);
         let messages = [json!({ "role": "user", "content": content })];
-        let messages = template.readable(&messages);
-        let prompt = template.render(&messages, &RenderOptions::default()).expect(source);
+        let prompt = template.render_readable(&messages, &RenderOptions::default()).expect(source);
         let ids = tokenizer.encode_rendered(&prompt).expect("encoded");
         (prompt.text().into_owned(), ids.strip_prefix(&[1]).map_or(ids.clone(), <[u32]>::to_vec))
     };

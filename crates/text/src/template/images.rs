@@ -6,7 +6,7 @@ use std::ops::Range;
 use serde_json::Value as Json;
 
 use super::TemplateError;
-use super::forms::{Forms, part};
+use super::forms::part;
 use super::messages::MARKS;
 
 /// Whether a part of a message is an image.
@@ -19,11 +19,8 @@ fn parts(message: &Json) -> impl Iterator<Item = &Json> {
     message.get("content").and_then(Json::as_array).into_iter().flatten()
 }
 
-/// The messages with a mark as the text of each image, in a form that the template reads; none without images.
-pub(super) fn as_texts(
-    forms: &Forms,
-    messages: &[Json],
-) -> Result<Option<(Vec<Json>, char)>, TemplateError> {
+/// The messages with a mark as the text of each image, and that mark; none without images.
+pub(super) fn as_texts(messages: &[Json]) -> Result<Option<(Vec<Json>, char)>, TemplateError> {
     if !messages.iter().flat_map(parts).any(is_image) {
         return Ok(None);
     }
@@ -40,7 +37,7 @@ pub(super) fn as_texts(
             *image = part(&mark.to_string());
         }
     }
-    Ok(Some((forms.applied(&marked).into_owned(), mark)))
+    Ok(Some((marked, mark)))
 }
 
 /// Takes the marks out of a text and of ranges in it: where each was, ascending.

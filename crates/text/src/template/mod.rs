@@ -305,7 +305,26 @@ impl ChatTemplate {
         self.tools.offered && self.tools.arguments.is_some()
     }
 
-    /// Renders messages, each a JSON object with `role` and `content` at least.
+    /// Renders messages in a form that the template reads; images of which it writes nothing stand where
+    /// their parts stand.
+    ///
+    /// # Errors
+    /// As [`render`](Self::render).
+    pub fn render_readable(
+        &self,
+        messages: &[Json],
+        options: &RenderOptions<'_>,
+    ) -> Result<RenderedPrompt, TemplateError> {
+        let marked = if self.forms.images { None } else { images::as_texts(messages)? };
+        let Some((messages, mark)) = marked else {
+            return self.render(&self.readable(messages), options);
+        };
+        let mut prompt = self.render(&self.readable(&messages), options)?;
+        prompt.images = images::taken_out(&mut prompt.text, &mut prompt.own, mark);
+        Ok(prompt)
+    }
+
+    /// Renders messages as they are, each a JSON object with `role` and `content` at least.
     ///
     /// # Errors
     /// See [`TemplateError`]; every failure is one of this request.
@@ -330,11 +349,6 @@ impl ChatTemplate {
         {
             return Err(TemplateError::ReservedName { name: name.clone() });
         }
-        let with_images = match self.forms.images {
-            true => None,
-            false => images::as_texts(&self.forms, messages)?,
-        };
-        let messages = with_images.as_ref().map_or(messages, |(messages, _)| messages);
         let marked;
         let (messages, mark) = match options.continue_final {
             true => {
@@ -370,11 +384,7 @@ impl ChatTemplate {
         if let Some(mark) = mark {
             cut_at_mark(&mut text, &mut own, mark)?;
         }
-        let images = match with_images {
-            Some((_, mark)) => images::taken_out(&mut text, &mut own, mark),
-            None => Vec::new(),
-        };
-        Ok(RenderedPrompt { text, own, images, is_guess: self.is_guess })
+        Ok(RenderedPrompt { text, own, images: Vec::new(), is_guess: self.is_guess })
     }
 }
 
