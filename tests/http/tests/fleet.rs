@@ -141,7 +141,7 @@ fn a_copy_made_of_events_is_what_is_cached_also_when_some_were_missed() {
         assert!(!copy.0.is_empty() && copy.0.len() <= 40, "{}", copy.0.len());
         let gone = whole.values().flat_map(|b| self::events(b)).any(|e| e[0] == "BlockRemoved");
         assert!(gone, "old prompts went");
-        let tokens: Vec<u64> = format!("11{}", " is a number").bytes().map(u64::from).collect();
+        let tokens: Vec<u64> = format!("11{}", " is a number".repeat(2)).bytes().map(u64::from).collect();
         assert!(copy.0.values().any(|(parent, text)| parent.is_none() && *text == tokens[..16]));
         // One in three is lost on its way, and asked for again.
         let mut broken: Batches = whole.clone();
