@@ -35,7 +35,7 @@ def get(url, timeout=5):
     return urllib.request.urlopen(url, timeout=timeout).read().decode()
 
 
-def ask(url, prompt, tokens=8, timeout=120):
+def ask(url, prompt, tokens=8, timeout=60):
     """Status, text."""
     body = json.dumps({"model": "fleet", "prompt": prompt, "max_tokens": tokens, "temperature": 0}).encode()
     request = urllib.request.Request(f"{url}/v1/completions", body, {"content-type": "application/json"})
@@ -79,9 +79,8 @@ class Worker:
         self.process.wait()
 
     def drain(self):
-        request = urllib.request.Request(f"{self.url}/drain", b'{"drain": true}', {"content-type": "application/json"})
-        urllib.request.urlopen(request, timeout=5).read()
-        return self.process.wait(timeout=60)
+        self.process.terminate()  # (as POST /drain)
+        return self.process.wait(timeout=90)
 
     def stop(self):
         if self.process.poll() is None:
@@ -118,10 +117,6 @@ class DynamoWorker(Worker):
     def kill(self):
         os.kill(self.engine, signal.SIGKILL)  # the engine itself; its worker takes leave
         self.process.wait(timeout=60)
-
-    def drain(self):
-        self.process.terminate()
-        return self.process.wait(timeout=90)
 
 
 def until(check, what, seconds=60):

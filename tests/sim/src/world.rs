@@ -172,7 +172,16 @@ impl World {
         let mut pending: Vec<Pending> = scene.arrivals.iter().map(expect).collect();
         pending.iter_mut().for_each(|p| predict(p, &scene, &mut draw));
         let clock = scene.true_time.then(|| clock(&scene, &control, &guessing, seed));
-        World { mirror: mirror(&mut core, seed), clock, core, control, guessing, pending, draw, scene }
+        World {
+            mirror: mirror(&mut core, seed),
+            clock,
+            core,
+            control,
+            guessing,
+            pending,
+            draw,
+            scene,
+        }
     }
 
     /// One turn; true when all is done.
