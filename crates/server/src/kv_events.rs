@@ -110,7 +110,8 @@ pub async fn publish(
             source.woken.notified().await;
             for payload in source.feed.take().iter().flat_map(batches) {
                 let number = past.keep(payload.clone());
-                let message = [topic.clone(), Bytes::copy_from_slice(&number.to_be_bytes()), payload];
+                let message =
+                    [topic.clone(), Bytes::copy_from_slice(&number.to_be_bytes()), payload];
                 // (Who reads too slowly misses some, and no step waits for anybody.)
                 if let Ok(message) = ZmqMessage::try_from(Vec::from(message)) {
                     socket.send(message).await?;
@@ -336,7 +337,8 @@ mod tests {
             _ => Change::Removed { id },
         };
         let list: Vec<Change> = (0..many).map(change).collect();
-        let tokens: Vec<TokenId> = (0..many as u32).step_by(2).flat_map(|id| [id, id, id]).collect();
+        let tokens: Vec<TokenId> =
+            (0..many as u32).step_by(2).flat_map(|id| [id, id, id]).collect();
         let told = batches(&CacheNews::Changed(Medium::Disk, Changes { list, tokens }));
         assert_eq!(told.len(), 2);
         let events = told.iter().flat_map(|batch| read(batch).as_array().cloned().expect("a list"));

@@ -413,8 +413,7 @@ const PARTED: &[(&str, MetricType, &str, Parts)] = &[
 fn cache_config(page: &ModelPage<'_>) -> Vec<Metric> {
     let blocks = page.engine.groups[0].total.to_string();
     let size = page.block_tokens.to_string();
-    let labels =
-        [("model_name", page.model), ("block_size", &size), ("num_gpu_blocks", &blocks)];
+    let labels = [("model_name", page.model), ("block_size", &size), ("num_gpu_blocks", &blocks)];
     vec![sample(&labels, 1.0)]
 }
 

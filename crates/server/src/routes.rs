@@ -16,7 +16,8 @@ use crate::fields::shown;
 use crate::openai::conversations;
 use crate::shared::Shared;
 use crate::{
-    access, answering, anthropic, fleet, health, llamacpp, models, ollama, openai, openapi, page, requests,
+    access, answering, anthropic, fleet, health, llamacpp, models, ollama, openai, openapi, page,
+    requests,
 };
 
 /// Who may use a route.
@@ -363,9 +364,13 @@ mod tests {
     fn only_the_reviewed_routes_are_open() {
         let open = ROUTES.iter().filter(|route| route.access == Access::Open);
         let paths: Vec<&str> = open.map(|route| route.path).collect();
-        let open = ["/", "/page/{build}/{file}", "/health", "/v1/health", "/livez", "/ping", "/readyz"];
+        let open =
+            ["/", "/page/{build}/{file}", "/health", "/v1/health", "/livez", "/ping", "/readyz"];
         assert_eq!(paths, open);
         let operator = ROUTES.iter().filter(|route| route.access == Access::Operator);
-        assert_eq!(operator.map(|route| route.path).collect::<Vec<_>>(), ["/metrics", "/load", "/slots"]);
+        assert_eq!(
+            operator.map(|route| route.path).collect::<Vec<_>>(),
+            ["/metrics", "/load", "/slots"]
+        );
     }
 }

@@ -141,7 +141,8 @@ fn a_copy_made_of_events_is_what_is_cached_also_when_some_were_missed() {
         assert!(!copy.0.is_empty() && copy.0.len() <= 40, "{}", copy.0.len());
         let gone = whole.values().flat_map(|b| self::events(b)).any(|e| e[0] == "BlockRemoved");
         assert!(gone, "old prompts went");
-        let tokens: Vec<u64> = format!("11{}", " is a number").bytes().map(u64::from).collect();
+        let tokens: Vec<u64> =
+            format!("11{}", " is a number".repeat(2)).bytes().map(u64::from).collect();
         assert!(copy.0.values().any(|(parent, text)| parent.is_none() && *text == tokens[..16]));
         // One in three is lost on its way, and asked for again.
         let mut broken: Batches = whole.clone();
@@ -207,7 +208,10 @@ fn a_router_is_told_what_is_served_and_how_busy_it_is() {
     for path in ["/model_info", "/get_model_info"] {
         let info = site.client.get(path).json();
         assert_eq!((&info["model_path"], &info["is_generation"]), (&json!("sim"), &json!(true)));
-        assert_eq!((&info["max_context_length"], &info["eos_token_ids"][0]), (&json!(512), &json!(258)));
+        assert_eq!(
+            (&info["max_context_length"], &info["eos_token_ids"][0]),
+            (&json!(512), &json!(258))
+        );
     }
     assert_eq!(site.client.get("/model_info?model=none").status, 404);
     let size = r#"vllm:cache_config_info{model_name="sim",block_size="16",num_gpu_blocks="300"}"#;

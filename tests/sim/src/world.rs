@@ -93,6 +93,7 @@ pub struct Clients {
 pub fn run(seed: u64) -> (EngineStats, Clients) {
     let scene = Scene::new(seed);
     let mut world = World::new(scene, seed);
+    world.mirror = mirror(&mut world.core, seed);
     for turn in 0..MANY_TURNS {
         if world.turn(turn) {
             world.read_the_rest();
@@ -172,8 +173,7 @@ impl World {
         let mut pending: Vec<Pending> = scene.arrivals.iter().map(expect).collect();
         pending.iter_mut().for_each(|p| predict(p, &scene, &mut draw));
         let clock = scene.true_time.then(|| clock(&scene, &control, &guessing, seed));
-        let mirror = mirror(&mut core, seed);
-        World { clock, core, control, guessing, pending, draw, mirror, scene }
+        World { clock, core, control, guessing, pending, draw, mirror: None, scene }
     }
 
     /// One turn; true when all is done.

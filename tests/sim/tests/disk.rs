@@ -204,14 +204,8 @@ impl World {
         if death.is_none() {
             while worker.as_mut().is_some_and(TierWorker::step) {}
         }
-        if let (Some(mirror), Some(worker)) = (&mut mirror, &mut worker) {
-            mirror.follow();
-            // What stands on the disk itself.
-            let mut fresh = Mirror::of(&mut core, usize::MAX);
-            while worker.step() {}
-            fresh.follow();
-            assert_eq!(mirror.on_disk(), fresh.on_disk());
-            totals.told += fresh.on_disk().len() as u64;
+        if let (Some(mirror), Some(worker)) = (mirror, worker) {
+            totals.told += compare(mirror, worker, &mut core);
         }
     }
 
@@ -290,6 +284,16 @@ impl World {
             self.disk.fail_at(soon(&mut self.draw, 40));
         }
     }
+}
+
+/// What was told of the disk beside what stands there; how many blocks that are.
+fn compare(mut told: Mirror, mut worker: TierWorker, core: &mut Core) -> u64 {
+    told.follow();
+    let mut fresh = Mirror::of(core, usize::MAX);
+    while worker.step() {}
+    fresh.follow();
+    assert_eq!(told.on_disk(), fresh.on_disk());
+    fresh.on_disk().len() as u64
 }
 
 fn number(variable: &str) -> Option<u64> {

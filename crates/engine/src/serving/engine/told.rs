@@ -24,7 +24,9 @@ impl Core {
     /// Tells what changed since it was last told.
     pub(super) fn tell_cache_changes(&mut self) {
         let Some(feed) = &self.feed else { return };
-        let Some(changes) = self.sched.changes().filter(|changes| !changes.is_empty()) else { return };
+        let Some(changes) = self.sched.changes().filter(|changes| !changes.is_empty()) else {
+            return;
+        };
         if !feed.put(Medium::Memory, changes) {
             self.tell_cache_anew();
         }
