@@ -35,7 +35,7 @@ test("images go with a message to a model that sees, and to no other", async () 
   await set(page, "Most tokens", "4");
   await page.getByRole("button", { name: "Add images, or files as text" }).waitFor();
   const image = { name: "red.bmp", mimeType: "image/bmp", buffer: bitmap(200) };
-  await page.getByLabel("Files").setInputFiles(image);
+  await page.getByLabel("Files", { exact: true }).setInputFiles(image);
   await page.locator(".files img").waitFor();
   // A pasted one, and one that is dropped and taken away again.
   const give = (kind, name, type) =>
@@ -70,7 +70,7 @@ test("images go with a message to a model that sees, and to no other", async () 
   await page.getByRole("button", { name: "New chat" }).click();
   await page.getByLabel("Model", { exact: true }).selectOption({ label: "alpha" });
   await page.getByRole("button", { name: "Add files as text" }).waitFor();
-  await page.getByLabel("Files").setInputFiles(image);
+  await page.getByLabel("Files", { exact: true }).setInputFiles(image);
   await page.getByText("red.bmp is an image, and alpha is not known to see any").waitFor();
   check();
   await context.close();
