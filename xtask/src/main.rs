@@ -4,6 +4,7 @@
 //! tables for GPUs and `cargo xtask cubins` compiles the kernels there, `cargo xtask mutants` plants
 //! faults that tests must see, `cargo xtask dist` makes what people install, `cargo xtask toys` adds a toy of each kind by the files ARCHITECTURE.md names.
 
+mod book;
 mod circles;
 mod cubins;
 mod dist;
