@@ -34,6 +34,8 @@ const ARROWS: &[(&str, &[&str])] = &[
         "tokenmill",
         &["backend", "chat", "cpu", "cuda", "engine", "ir", "media", "output", "store", "text"],
     ),
+    ("capi", &["tokenmill"]),
+    ("python", &["tokenmill"]),
     (
         "cli",
         &[
