@@ -5,6 +5,7 @@
 //! faults that tests must see, `cargo xtask dist` makes what people install, `cargo xtask toys` adds a toy of each kind
 //! by the files ARCHITECTURE.md names, `cargo xtask sweep` measures a random model of each kind and stored type.
 
+mod book;
 mod circles;
 mod cubins;
 mod dist;
@@ -42,6 +43,7 @@ fn told(done: Result<String, String>) -> ExitCode {
 
 fn main() -> ExitCode {
     let root = tidy::root();
+    let args: Vec<String> = std::env::args().skip(2).collect();
     match std::env::args().nth(1).as_deref() {
         Some("tidy") => {
             let found = tidy::check(&root);
@@ -75,29 +77,17 @@ fn main() -> ExitCode {
             let write = std::env::args().nth(2).as_deref() == Some("write");
             told(if write { instructions::write(&root) } else { instructions::check(&root) })
         }
-        Some("sweep") => {
-            let args: Vec<String> = std::env::args().skip(2).collect();
-            told(sweep::run(&root, &args))
-        }
-        Some("cubins") => {
-            let args: Vec<String> = std::env::args().skip(2).collect();
-            told(cubins::command(&root, &args))
-        }
-        Some("dist") => {
-            let args: Vec<String> = std::env::args().skip(2).collect();
-            told(dist::command(&root, &args))
-        }
-        Some("mutants") => {
-            let args: Vec<String> = std::env::args().skip(2).collect();
-            match mutants::run(&root, &args) {
-                Ok(true) => ExitCode::SUCCESS,
-                Ok(false) => ExitCode::FAILURE,
-                Err(problem) => {
-                    eprintln!("{problem}");
-                    ExitCode::FAILURE
-                }
+        Some("sweep") => told(sweep::run(&root, &args)),
+        Some("cubins") => told(cubins::command(&root, &args)),
+        Some("dist") => told(dist::command(&root, &args)),
+        Some("mutants") => match mutants::run(&root, &args) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
+            Err(problem) => {
+                eprintln!("{problem}");
+                ExitCode::FAILURE
             }
-        }
+        },
         Some("toys") => match toys::run(&root, std::env::args().any(|arg| arg == "--sample")) {
             Ok(()) => ExitCode::SUCCESS,
             Err(problem) => {

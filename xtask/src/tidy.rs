@@ -34,6 +34,8 @@ const ARROWS: &[(&str, &[&str])] = &[
         "tokenmill",
         &["backend", "chat", "cpu", "cuda", "engine", "ir", "media", "output", "store", "text"],
     ),
+    ("capi", &["tokenmill"]),
+    ("python", &["tokenmill"]),
     (
         "cli",
         &[
@@ -105,6 +107,7 @@ pub fn check(root: &Path) -> Vec<String> {
     let mut found = Vec::new();
     arrows(root, &mut found);
     crate::rows::check(root, &mut found);
+    crate::book::check(root, &mut found);
     let named = |path: PathBuf| {
         let text = std::fs::read_to_string(&path).ok()?;
         Some((path.strip_prefix(root).unwrap_or(&path).display().to_string(), text))

@@ -6,8 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tokenmill::serde_json::{self, Value};
 
-/// The surface's version, `TOKENMILL_ABI` of the header.
-pub const ABI: u32 = 1;
+/// The surface's version: raised when a function changes or goes; new ones do not raise it.
+pub const TOKENMILL_ABI: u32 = 1;
 
 thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
@@ -16,7 +16,7 @@ thread_local! {
 /// The version of this library's surface: a program that was compiled with another `TOKENMILL_ABI` must not call it.
 #[unsafe(no_mangle)]
 pub extern "C" fn tokenmill_abi_version() -> u32 {
-    ABI
+    TOKENMILL_ABI
 }
 
 /// What the last call of this thread that failed says. Valid until the next call of this thread that fails.

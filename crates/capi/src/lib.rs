@@ -7,7 +7,7 @@ mod border;
 mod chat;
 mod model;
 
-pub use border::{tokenmill_abi_version, tokenmill_last_error};
+pub use border::{TOKENMILL_ABI, tokenmill_abi_version, tokenmill_last_error};
 pub use chat::{
     TOKENMILL_CALL, TOKENMILL_FOUND, TOKENMILL_REASONING, TOKENMILL_TEXT, tokenmill_ask,
     tokenmill_chat, tokenmill_chat_free, tokenmill_chat_must_call, tokenmill_chat_new,

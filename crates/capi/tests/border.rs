@@ -69,13 +69,42 @@ fn read(stream: *const tokenmill_stream) -> (Vec<(i32, String, String)>, i32) {
     }
 }
 
+#[test]
+fn the_header_has_every_function() {
+    let header = include_str!("../include/tokenmill.h");
+    let sources = [
+        include_str!("../src/border.rs"),
+        include_str!("../src/chat.rs"),
+        include_str!("../src/model.rs"),
+    ];
+    let heads = sources.iter().flat_map(|text| text.split("extern \"C\" fn tokenmill_").skip(1));
+    let mut count = 0;
+    for head in heads {
+        let (name, rest) = head.split_once('(').unwrap();
+        let declared = header.split(&format!("tokenmill_{name}(")).nth(1);
+        let declared =
+            declared.unwrap_or_else(|| panic!("tokenmill_{name}: run crates/capi/header.sh"));
+        let parameters = |list: &str| match list.split(')').next().unwrap().trim() {
+            "" | "void" => 0,
+            list => list.trim_end_matches(',').split(',').count(),
+        };
+        assert_eq!(
+            parameters(declared),
+            parameters(rest),
+            "tokenmill_{name}: run crates/capi/header.sh"
+        );
+        count += 1;
+    }
+    assert_eq!(count, header.matches(");\n").count() - 1, "and no other (but the type of a tool)");
+}
+
 const LIMITED: &str = r#"{"seed": 2, "max_tokens": 400, "temperature": 1}"#;
 const PAIR: &str = r#"{"type": "object", "properties": {"a": {"type": "integer", "minimum": -9, "maximum": 9},
     "b": {"type": "boolean"}}, "required": ["a", "b"], "additionalProperties": false}"#;
 
 #[test]
 fn handles_are_freed_in_any_order() {
-    assert_eq!(tokenmill_abi_version(), 1);
+    assert_eq!(tokenmill_abi_version(), TOKENMILL_ABI);
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
         let model = open();
         let chat = chat(model, LIMITED);

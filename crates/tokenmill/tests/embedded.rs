@@ -262,13 +262,15 @@ fn a_dropped_stream_gives_its_blocks_back_within_a_step() {
     let mut stream = chat.stream_of_schema("Talk.", schema.clone()).unwrap();
     let first = stream.next().unwrap().unwrap();
     assert!(matches!(first, Piece::Text(_)), "{first:?}");
-    assert_eq!(model.stats().running, 1);
-    let steps = model.stats().steps;
     drop(stream);
-    wait_until("a dropped stream runs on", || model.stats().running == 0);
-    let (stats, after) = (model.stats(), model.stats().steps - steps);
-    assert_eq!((stats.cancelled, stats.open_requests), (1, 0));
-    assert!(after < 1000, "{after} steps of some 3500 after it was dropped");
+    wait_until("a dropped stream runs on", || {
+        let stats = model.stats();
+        (stats.running, stats.open_requests, stats.cancelled) == (0, 0, 1)
+    });
+    let stats = model.stats();
+    assert_eq!(stats.finished, 0);
+    let tokens = stats.generated_tokens;
+    assert!(tokens < 3000, "{tokens} tokens were made of an answer that was dropped at its first");
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!(model.stats().steps, stats.steps, "nothing is computed any more");
     // What was said stays; the same question again comes without it.
