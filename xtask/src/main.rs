@@ -2,8 +2,7 @@
 //! the size of every crate, architecture and format, `cargo xtask docs` writes docs/models.md,
 //! `cargo xtask instructions` counts those of hot kernels, `cargo xtask tables` writes the formats'
 //! tables for GPUs and `cargo xtask cubins` compiles the kernels there, `cargo xtask mutants` plants
-//! faults that tests must see, `cargo xtask toys` adds a toy of each kind by the files ARCHITECTURE.md names,
-//! `cargo xtask sweep` measures a random model of each kind and stored type.
+//! faults that tests must see, `cargo xtask toys` adds a toy of each kind by the files ARCHITECTURE.md names.
 
 mod circles;
 mod cubins;
@@ -12,7 +11,6 @@ mod mutants;
 mod nvcc;
 mod rows;
 mod sass;
-mod sweep;
 mod tables;
 mod tidy;
 mod toys;
@@ -74,10 +72,6 @@ fn main() -> ExitCode {
             let write = std::env::args().nth(2).as_deref() == Some("write");
             told(if write { instructions::write(&root) } else { instructions::check(&root) })
         }
-        Some("sweep") => {
-            let args: Vec<String> = std::env::args().skip(2).collect();
-            told(sweep::run(&root, &args))
-        }
         Some("cubins") => {
             let args: Vec<String> = std::env::args().skip(2).collect();
             told(cubins::command(&root, &args))
@@ -103,7 +97,7 @@ fn main() -> ExitCode {
         _ => {
             eprintln!(
                 "usage: cargo xtask toys [--sample] | tidy | lines | docs | instructions [write] | tables \
-                 | cubins [check | budgets] | mutants | sweep [ROW…]"
+                 | cubins [check | budgets] | mutants"
             );
             ExitCode::FAILURE
         }
