@@ -56,7 +56,7 @@ class Eye(nn.Module):
         x = self.patch(x).flatten(2).transpose(1, 2) + self.places
         for layer in self.layers:
             x = layer(x)
-        x = F.gelu(self.project[0](self.post(x)), approximate="tanh")
+        x = F.gelu(self.project[0](self.post(x)))
         return self.project[1](x)
 
 
