@@ -226,7 +226,8 @@ def contestants(name, args, folder):
     found["tokenmill"] = Server(command, port, log)
     if args.llama_server:
         port, log = free_port(), open(folder / "llama.log", "w")
-        command = [args.llama_server, "-m", text, "--mmproj", mmproj, "--port", port, "-c", "4096", "-np", "1", "-t", str(args.threads), "--poll", "0", "--jinja"]
+        command = [args.llama_server, "-m", text, "--mmproj", mmproj, "--port", port, "-c", "4096", "-np", "1"]
+        command += ["-t", str(args.threads), "--poll", "0", "--jinja"]
         found["llama.cpp"] = Server(command, port, log)
     if not args.without_transformers:
         for dtype in ("float32", "bfloat16"):

@@ -87,7 +87,8 @@ def check(base, count, first):
     cached = usage.prompt_tokens_details.cached_tokens
     assert again == found[-1][3], f"asked again: {again!r}, not {found[-1][3]!r}"
     assert cached > 16, f"asked again: only {cached} tokens out of the cache"
-    print(f"{right} of {count} pictures named by shape and colour ({right / count:.1%}), {(time.time() - began) / count:.2f} s each; asked again: the same, {cached} of {usage.prompt_tokens} tokens cached")
+    print(f"{right} of {count} pictures named by shape and colour ({right / count:.1%}), {(time.time() - began) / count:.2f} s each")
+    print(f"asked again: the same, {cached} of {usage.prompt_tokens} tokens cached")
     return right >= 0.95 * count
 
 

@@ -56,7 +56,7 @@ class Eye(nn.Module):
         x = self.patch(x).flatten(2).transpose(1, 2) + self.places
         for layer in self.layers:
             x = layer(x)
-        x = F.gelu(self.project[0](self.post(x)), approximate="tanh")
+        x = F.gelu(self.project[0](self.post(x)))
         return self.project[1](x)
 
 
@@ -128,7 +128,8 @@ def teach(eye, words, args):
         optimiser.step()
         if step % 100 == 99:
             right, far = accuracy(eye, words, range(FIRST_SEED - 200, FIRST_SEED))
-            print(f"{step + 1}: distance {apart:.3f}, names {named:.3f}; unseen: {right:.1%} named, rows {far:.3f} off, {time.time() - began:.0f} s", flush=True)
+            losses = f"{step + 1}: distance {apart:.3f}, names {named:.3f}"
+            print(f"{losses}; unseen: {right:.1%} named, rows {far:.3f} off, {time.time() - began:.0f} s", flush=True)
 
 
 NAMES = dict(ln1="ln1", ln2="ln2", q="attn_q", k="attn_k", v="attn_v", out="attn_out", up="ffn_up", down="ffn_down")

@@ -287,7 +287,8 @@ impl<'a> File<'a> {
         }
         let out = self.text.u32(HIDDEN)?;
         let inner = self.mmproj.tensor("mm.0.weight").and_then(|t| u32::try_from(t.rows()).ok());
-        let inner = Some((inner.unwrap_or(out), Act::GeluTanh));
+        // (The model's own; llama.cpp takes the tanh form for it.)
+        let inner = Some((inner.unwrap_or(out), Act::Gelu));
         let projector = Projector { inner, ..Projector::PLAIN };
         Ok(VisionSpec {
             positions: Some(Learned { side, stretch: Stretch::None, behind_norm: false }),
