@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::KvError;
 use crate::files::{SegmentFiles, SegmentInfo};
-use crate::record::{HEADER_BYTES, Header, Key, Run, RunId, RunKind, Start, start_of, verify};
+use crate::record::{HEADER_BYTES, Header, Key, Run, RunId, Start, start_of, verify};
 
 /// Bounds of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,23 +114,6 @@ pub struct Log {
     next: u64,
     uses: u64,
     stats: LogStats,
-    /// Runs that left the index, until somebody asks.
-    gone: Vec<RunId>,
-}
-
-/// Blocks of keys and values that a record holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoredRun {
-    /// Itself.
-    pub id: RunId,
-    /// The text before it.
-    pub parent: RunId,
-    /// As in [`RunId::root`].
-    pub salt: u64,
-    /// Tokens before it.
-    pub first: u32,
-    /// Its tokens.
-    pub tokens: Vec<u32>,
 }
 
 impl Log {
@@ -154,7 +137,6 @@ impl Log {
             next: 0,
             uses: 0,
             stats: LogStats::default(),
-            gone: Vec::new(),
         };
         let mut found = log.files.list().map_err(KvError::List)?;
         found.sort_by_key(|s| (s.used, s.number));
@@ -357,7 +339,6 @@ impl Log {
             for id in segment.ids.drain(..) {
                 if index.get(&id).is_some_and(|p| p.segment == number) {
                     index.remove(&id);
-                    self.gone.push(id);
                 }
             }
         }
@@ -380,42 +361,11 @@ impl Log {
         if payload.is_none() {
             self.stats.damaged += 1;
             self.index.lock().remove(&id);
-            self.gone.push(id);
             return None;
         }
         self.stats.read += 1;
         self.note_use(place.segment);
         payload
-    }
-
-    /// Runs that are gone since this was last asked.
-    pub fn take_gone(&mut self) -> Vec<RunId> {
-        std::mem::take(&mut self.gone)
-    }
-
-    /// The runs of blocks that there are, read from the disk: those before others that go on from
-    /// them.
-    pub fn runs(&mut self) -> Vec<StoredRun> {
-        let places: Vec<(RunId, Place)> =
-            self.index.lock().iter().map(|(id, place)| (*id, *place)).collect();
-        let mut runs: Vec<StoredRun> =
-            places.into_iter().filter_map(|(id, place)| self.run_at(id, place)).collect();
-        runs.sort_unstable_by_key(|run| run.first);
-        runs
-    }
-
-    fn run_at(&mut self, id: RunId, place: Place) -> Option<StoredRun> {
-        let mut head = vec![0; HEADER_BYTES];
-        self.files.read(place.segment, place.offset, &mut head).ok()?;
-        let Start::Record { tokens } = start_of(&head) else { return None };
-        head.resize(HEADER_BYTES + tokens as usize * 4, 0);
-        self.files.read(place.segment, place.offset, &mut head).ok()?;
-        let header = Header::decode(&head)?;
-        let Header { parent, salt, first, kind, .. } = header;
-        let text = head.get(HEADER_BYTES..)?.as_chunks::<4>().0;
-        let tokens = text.iter().map(|token| u32::from_le_bytes(*token)).collect();
-        let is_meant = header.id == id && kind == RunKind::Blocks as u32;
-        is_meant.then_some(StoredRun { id, parent, salt, first, tokens })
     }
 
     fn note_use(&mut self, number: u64) {

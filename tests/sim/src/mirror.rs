@@ -82,21 +82,4 @@ impl Mirror {
         let memory = self.blocks.iter().filter(|((on_disk, _), _)| !on_disk);
         assert!(memory.eq(&own.blocks), "{:?} is told of {:?}", self.blocks, own.blocks);
     }
-
-    /// Blocks on disk that texts which begin there reach.
-    pub fn on_disk(&self) -> BTreeMap<u64, Block> {
-        let of_disk = self.blocks.iter().filter(|((on_disk, _), _)| *on_disk);
-        let mut left: Vec<(u64, Block)> = of_disk.map(|((_, id), b)| (*id, b.clone())).collect();
-        let mut found = BTreeMap::new();
-        loop {
-            let (now, later): (Vec<_>, Vec<_>) = left
-                .into_iter()
-                .partition(|(_, (parent, _))| parent.is_none_or(|p| found.contains_key(&p)));
-            if now.is_empty() {
-                return found;
-            }
-            found.extend(now);
-            left = later;
-        }
-    }
 }

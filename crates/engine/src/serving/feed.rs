@@ -103,7 +103,7 @@ impl CacheFeed {
         true
     }
 
-    /// Forgets what waits: this is all that memory has, and what the disk has comes after it.
+    /// Forgets what waits: this is all that there is.
     pub(crate) fn begin_anew(&self, memory: Changes) {
         if self.is_closed() {
             return;

@@ -20,13 +20,9 @@ use tokenmill_ir::{BlockId, GroupKind, MAX_GROUPS, TokenId};
 use tokenmill_kvlog::{
     Index, Key, KeyParts, KvError, Log, LogOptions, LogStats, Run, RunId, RunKind,
 };
-use tokenmill_sched::{CachedText, TextPlace};
+use tokenmill_sched::CachedText;
 
-use crate::feed::CacheFeed;
 use crate::load::{self, LoadFailure};
-use told::ToldRuns;
-
-mod told;
 
 /// Blocks of a record.
 pub(crate) const RUN_BLOCKS: u32 = 8;
@@ -90,8 +86,6 @@ pub struct Tier {
 pub struct TierWorker {
     log: Log,
     shared: Arc<Shared>,
-    block_tokens: u32,
-    told: ToldRuns,
 }
 
 #[derive(Debug, Default)]
@@ -115,9 +109,6 @@ struct Queue {
     spare: Vec<Vec<u8>>,
     stats: TierStats,
     closed: bool,
-    /// Who is told what is on disk, and whether he is to be told all of it.
-    feed: Option<Arc<CacheFeed>>,
-    tells_anew: bool,
 }
 
 /// A part of a text, and the text before it.
@@ -129,8 +120,6 @@ struct Part {
     first: u32,
     tokens: Vec<TokenId>,
     kind: RunKind,
-    /// Where it begins, if somebody is told that it is there.
-    before: Option<TextPlace>,
 }
 
 #[derive(Debug)]
@@ -246,8 +235,7 @@ impl Tier {
         }
         let shared = Arc::<Shared>::default();
         let (index, kinds) = (log.index(), kinds.to_vec());
-        let told = ToldRuns::default();
-        let worker = TierWorker { log, shared: Arc::clone(&shared), block_tokens, told };
+        let worker = TierWorker { log, shared: Arc::clone(&shared) };
         worker.publish();
         let (thread, jobs) = (None, 0);
         Ok((Tier { index, key, blocks, kinds, block_tokens, shared, thread, jobs }, worker))
@@ -316,8 +304,7 @@ impl Tier {
             };
             let wanted = i >= from && (kind == RunKind::State || self.has_blocks());
             let (first, tokens) = ((i * size) as u32, tokens.to_vec());
-            let (parent, before) = (ids[i], None);
-            wanted.then(|| Part { id, parent, salt, first, tokens, kind, before })
+            wanted.then(|| Part { id, parent: ids[i], salt, first, tokens, kind })
         };
         text.chunks(size).enumerate().filter_map(part).collect()
     }
@@ -348,8 +335,7 @@ impl Tier {
             }
             queue.spare.pop().unwrap_or_default()
         };
-        let Some(mut part) = parts.pop_front() else { return Offer::Settled };
-        part.before = self.place(text, &part);
+        let Some(part) = parts.pop_front() else { return Offer::Settled };
         let size = self.block_tokens as usize;
         let blocks = part.first as usize / size..(part.first as usize + part.tokens.len()) / size;
         let blocks = &text.blocks[blocks];
@@ -568,7 +554,7 @@ impl TierWorker {
             if queue.closed && queue.writes.is_empty() {
                 return;
             }
-            if queue.next_task().is_none() && !queue.tells_anew {
+            if queue.next_task().is_none() {
                 // Woken or not, it looks again.
                 drop(self.shared.wake.wait(queue).unwrap_or_else(PoisonError::into_inner));
             }
@@ -578,9 +564,6 @@ impl TierWorker {
     /// Reads or writes one record; false when there is nothing to do. Reading comes first: somebody
     /// waits for it.
     pub fn step(&mut self) -> bool {
-        if self.tell_anew() {
-            return true;
-        }
         let (task, buffer) = {
             let queue = &mut *self.shared.lock();
             let Some(task) = queue.take_task() else { return false };
@@ -590,7 +573,6 @@ impl TierWorker {
             Task::Read(read) => self.read(read, buffer),
             Task::Write(write) => self.write(write),
         }
-        self.tell_gone();
         self.publish();
         true
     }
@@ -613,9 +595,6 @@ impl TierWorker {
     fn write(&mut self, write: Write) {
         let Write { part, payload } = write;
         let written = self.log.put(&part.run(), &payload);
-        if written.is_ok() {
-            self.tell_written(&part);
-        }
         let queue = &mut *self.shared.lock();
         queue.writing.remove(&part.id);
         queue.write_bytes -= payload.len();

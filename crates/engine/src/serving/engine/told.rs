@@ -18,7 +18,6 @@ impl Core {
         let Some(feed) = &self.feed else { return };
         self.sched.note_changes(true); // (what was noted so far is in what is there)
         feed.begin_anew(self.sched.cached_blocks());
-        self.tier.iter().for_each(|tier| tier.tell(Some(Arc::clone(feed))));
     }
 
     /// Tells what changed since it was last told.
@@ -36,7 +35,6 @@ impl Core {
     pub(super) fn tell_cache_gone(&mut self) {
         let Some(feed) = self.feed.take() else { return };
         self.sched.note_changes(false);
-        self.tier.iter().for_each(|tier| tier.tell(None));
         feed.begin_anew(Default::default());
     }
 }
