@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # install.sh DIST MODEL [SUITE...]: installs what `cargo xtask dist` made in bare Debian roots (default: bookworm) without Rust or a
 # compiler, and uses it: version, doctor, an answer of MODEL (a file, or a name that is fetched), the service's unit, a server killed
-# and started again. Root, mmdebstrap and a mirror of Debian are needed (ROOTS: a folder of SUITE.tar made before). Last output: install.txt.
+# and started again. Root, mmdebstrap and a mirror of Debian are needed (ROOTS: a folder of SUITE.tar made before). No output is recorded yet: it goes to install.txt.
 set -euo pipefail
 [ $# -ge 2 ] || { sed -n 2,4p "$0" | cut -c3-; exit 2; }
 dist=$(realpath "$1")
