@@ -1,8 +1,6 @@
 //! From what a request asks for to what engines take: the defaults of the model and its packager,
 //! templates, tokens, the room that is left. No dialect has rules of its own here.
 
-use std::sync::Arc;
-
 use axum::http::StatusCode;
 use tokenmill_chat::Rendered;
 use tokenmill_engine::constraint::Held;
@@ -17,6 +15,7 @@ use crate::config::Limits;
 use crate::conversation::{Conversation, Role, Tools};
 use crate::error::ApiError;
 use crate::holding;
+use crate::images;
 use crate::keys::account_of;
 use crate::seeing::{self, Pictures};
 use crate::shared::{Model, Shared, now, unix_seconds};

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokenmill_chat::conversation::{Calling, Content, Conversation, Message, Part, Role, Tools};
 use tokenmill_chat::{Constrained, Image, Rendered, Source, holding};
-use tokenmill_engine::{Events, Inputs, NOBODY, RepeatRule, Request};
+use tokenmill_engine::{Events, EyesError, Inputs, NOBODY, RepeatRule, Request};
 use tokenmill_ir::{SamplingValues, TokenId};
 use tokenmill_media::{Ceilings, decode};
 use tokenmill_text::{DateTime, Special};
@@ -236,9 +236,11 @@ impl Chat {
         }
         let (encoder, eyes) = (self.model.encoder(), self.model.eyes()?);
         let encode = |text: &str| encoder.encode(text, Special::Parse).map_err(|e| e.to_string());
-        let pixels = |index: usize| decode(files[index], &Ceilings::default());
-        let asked = (files.len(), &pixels as &dyn Fn(usize) -> _);
-        let found = eyes.prompt(self.model.engine()?, &tokens, asked, (&encode, NOBODY));
+        let picture = |(index, file): (usize, &&Arc<[u8]>)| {
+            decode(file, &Ceilings::default()).map_err(|error| EyesError::Picture { index, error })
+        };
+        let pictures = files.iter().enumerate().map(picture).collect::<Result<Vec<_>, _>>()?;
+        let found = eyes.prompt(self.model.engine()?, &tokens, &pictures, (&encode, NOBODY));
         let (tokens, inputs) = found?;
         Ok((tokens, Some(Arc::new(inputs))))
     }

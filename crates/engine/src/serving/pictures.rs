@@ -167,7 +167,9 @@ fn woven(pieces: &[Piece], tiles: &[Arc<Embeddings>], newline: &[f32]) -> Embedd
 /// A hash of numbers.
 fn hash(numbers: &[f32]) -> u128 {
     let mut hash = blake3::Hasher::new();
-    numbers.iter().for_each(|x| drop(hash.update(&x.to_le_bytes())));
+    for number in numbers {
+        hash.update(&number.to_le_bytes());
+    }
     let mut key = [0; 16];
     hash.finalize_xof().fill(&mut key);
     u128::from_le_bytes(key)

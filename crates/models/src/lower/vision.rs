@@ -48,7 +48,12 @@ pub fn newline_of(
     checkpoint: &Checkpoint,
 ) -> Result<Option<WeightSpec>, ModelError> {
     let Some(tensor) = newline_tensor(vision, checkpoint)? else { return Ok(None) };
-    let mut low = Lower::new(checkpoint, &vision.tower, KvFormat::F32, names::table_of(checkpoint, vision.tower.hidden));
+    let mut low = Lower::new(
+        checkpoint,
+        &vision.tower,
+        KvFormat::F32,
+        names::table_of(checkpoint, vision.tower.hidden),
+    );
     let id = low.vector_of(tensor, vision.out)?;
     Ok(Some(low.program.weights.swap_remove(id.0 as usize)))
 }
