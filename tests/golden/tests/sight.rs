@@ -200,12 +200,12 @@ fn prompts_with_images_are_restored_from_disk() {
             let request = request_between(&sight, served, scale, [100, 250]);
             answer(served.engine.submit(request).expect("accepted"))
         };
-        let plain = start_with(&path, device(), (460, 64), None);
+        let plain = start_with(&path, device(), (500, 64), None);
         let ((expected, _), (other, _)) = (asked(&plain, 1.0), asked(&plain, -1.0));
-        let writes = start_with(&path, device(), (460, 64), Some(folder.path()));
+        let writes = start_with(&path, device(), (500, 64), Some(folder.path()));
         assert_eq!(asked(&writes, 1.0).0, expected, "{name} while writing");
         writes.engine.shut_down();
-        let restored = start_with(&path, device(), (460, 64), Some(folder.path()));
+        let restored = start_with(&path, device(), (500, 64), Some(folder.path()));
         let (found, cached) = asked(&restored, 1.0);
         assert_eq!(found, expected, "{name}: restored");
         assert!(cached >= 256, "{name}: {cached} tokens were found");

@@ -8,8 +8,7 @@ use super::latent::{LatentLayout, SCALES, Segment, Segments, scales, value_strid
 use super::layout::{BLOCK_TOKENS, GROUP, is_codes};
 use super::scratch::{Lanes, floats};
 use super::sums::Sums;
-use super::tiles::{TileSource, Tiles};
-use super::widen::see_pairs;
+use super::tiles::{TileSource, Tiles, see_pairs};
 use super::{AttendJob, Item, Keys, Scratch, TILE};
 use crate::simd::Vector;
 

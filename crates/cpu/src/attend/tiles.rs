@@ -155,3 +155,15 @@ macro_rules! by_shape {
     };
 }
 pub(super) use by_shape;
+
+/// The bits of each pair of slots that are among `slots`.
+#[inline(always)]
+pub(super) fn see_pairs(slots: &Range<usize>, pairs: &mut [u32]) {
+    pairs.fill(u32::MAX);
+    if slots.len() < BLOCK_TOKENS {
+        for (pair, bits) in pairs.iter_mut().enumerate() {
+            let seen = |slot: usize, bits: u32| if slots.contains(&slot) { bits } else { 0 };
+            *bits = seen(2 * pair, 0xffff_0000) | seen(2 * pair + 1, 0xffff);
+        }
+    }
+}

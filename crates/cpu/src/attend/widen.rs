@@ -9,7 +9,7 @@ use tokenmill_quant::float::f16_to_f32;
 use super::layout::{BLOCK_TOKENS, GROUP, KvLayout, SCALED, is_codes};
 use super::scratch::floats;
 use super::sums::Sums;
-use super::tiles::{TileSource, Tiles, fetch};
+use super::tiles::{TileSource, Tiles, fetch, see_pairs};
 use super::{AttendJob, Item, Keys, Rows, Scratch, TILE, latent_tiles};
 use crate::simd::Vector;
 
@@ -205,18 +205,6 @@ unsafe fn block<V: Vector, K: Sums<V>, W: Sums<V>>(
             KvFormat::Int4 | KvFormat::K8V4 => {
                 nibbles_of_values::<V>(values, value_scales, v_cols, slots, v);
             }
-        }
-    }
-}
-
-/// The bits of each pair of slots that are among `slots`.
-#[inline(always)]
-pub(super) fn see_pairs(slots: &Range<usize>, pairs: &mut [u32]) {
-    pairs.fill(u32::MAX);
-    if slots.len() < BLOCK_TOKENS {
-        for (pair, bits) in pairs.iter_mut().enumerate() {
-            let seen = |slot: usize, bits: u32| if slots.contains(&slot) { bits } else { 0 };
-            *bits = seen(2 * pair, 0xffff_0000) | seen(2 * pair + 1, 0xffff);
         }
     }
 }

@@ -131,6 +131,13 @@ impl Lower<'_> {
         if v.class_token.is_there() {
             let tap = self.input(pixels + 2 * v.taps(), 2);
             stream.pending.push(self.gathered(Role::ClassToken, 1, tap)?);
+            // It is no patch, so it has none of the bias that every patch has.
+            if let Some(bias) = self.bias_vector(Role::Patch, hidden)? {
+                self.program.weights[bias.0 as usize].role = WeightUse::Rows;
+                let out = self.program.buffer(Rows::Tokens, hidden);
+                self.program.ops.push(Op::Gather { x: tap, table: bias, out: out.buffer });
+                stream.pending.push(self.scaled(out, -1.0));
+            }
         }
         if let Some(norm) = self.spec.embed.norm {
             stream.base = self.norm_stream(&mut stream, norm, Role::EmbedNorm, Rows::Tokens)?;

@@ -369,6 +369,14 @@ impl VisionSpec {
             let found = "beside images";
             return Err(ModelError::unsupported("hidden_size_per_layer_input", found));
         }
+        let latent = |b: &mut Branch| match &b.body {
+            Body::Mix(mixers) => mixers.iter().any(|m| matches!(m, Mixer::Latent(_))),
+            Body::Ffn(_) | Body::LayerInput(_) => false,
+        };
+        if self.blocks && text.branches_mut().any(latent) {
+            let found = "over latents, beside images that see all of themselves";
+            return Err(ModelError::unsupported("attention", found));
+        }
         text.media = self.media();
         let rows = self.side.map_or(0, |side| (side / self.merge.max(1)).pow(2));
         for (_, a) in text.attention_mut() {
