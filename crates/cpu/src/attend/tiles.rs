@@ -3,7 +3,7 @@
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 use std::ops::Range;
 
-use super::layout::GROUP;
+use super::layout::{BLOCK_TOKENS, GROUP};
 use super::sums::Sums;
 use super::{AttendJob, Item, Kind, Scratch, TILE};
 use crate::simd::Vector;
