@@ -3,7 +3,7 @@
 use tokenmill::schemars::{self, JsonSchema};
 use tokenmill::{Error, Model, Part};
 
-#[derive(Debug, JsonSchema, serde::Deserialize)]
+#[derive(JsonSchema, serde::Deserialize)]
 struct Recipe {
     title: String,
     minutes: u16,
@@ -18,7 +18,9 @@ fn main() -> Result<(), Error> {
     for part in chat.stream_for::<Recipe>("How do I make pancakes?")? {
         match part? {
             Part::Partial(known) => println!("{known}"),
-            Part::Whole(recipe) => println!("{recipe:#?}"),
+            Part::Whole(Recipe { title, minutes, ingredients }) => {
+                println!("{title}: {minutes} minutes, of {}", ingredients.join(", "));
+            }
         }
     }
     Ok(())

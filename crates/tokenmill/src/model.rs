@@ -172,8 +172,8 @@ impl Model {
         let not_started = |error| Error::Start { name: name.to_owned(), error };
         let host = Host::start(opened, load.memory_bytes).map_err(|e| not_started(e.into()))?;
         let loading = |done, total| watch(Progress::Loading { done, total });
-        let mut loaded = host.load(name, &path, &load, loading).map_err(failed)?;
-        let cost = cache_cost(&mut loaded).map_err(|error| failed(error.into()))?;
+        let loaded = host.load(name, &path, &load, loading).map_err(failed)?;
+        let cost = cache_cost(&loaded).map_err(|error| failed(error.into()))?;
         if cost.is_some_and(|cost| cost.is_too_much()) {
             let what =
                 "does not stand keys and values in so few bits: KvFormat::Int8 changes it less";
@@ -282,7 +282,7 @@ impl Model {
         let left = self.context().saturating_sub(used);
         let rules = chosen.rules(&self.encoder())?;
         Ok(Request {
-            sampling: chosen.params.clone(),
+            sampling: chosen.params,
             rules,
             max_tokens: Some(chosen.tokens(left)),
             stop: chosen.stop,

@@ -53,15 +53,15 @@ pub(super) unsafe fn tile<V: Tiles, K: Sums<V>, W: Sums<V>>(
     let of_group = job.key_steps(K::PER_STEP) * GROUP;
     let of_half = BLOCK_TOKENS / W::PER_STEP * value_stride(layout.latent);
     let mut source = source_of(scratch, of_group, of_half, value_stride(layout.latent));
-    for half in 0..TILE / BLOCK_TOKENS {
+    for (half, block) in blocks.iter().enumerate().take(TILE / BLOCK_TOKENS) {
         let from = half * BLOCK_TOKENS;
         let slots = seen.start.clamp(from, from + BLOCK_TOKENS) - from
             ..seen.end.clamp(from, from + BLOCK_TOKENS) - from;
         if slots.is_empty() {
             continue;
         }
-        assert!(blocks[half] != BlockId::NONE, "the block of a seen key");
-        let rows = layout.rows(bytes, blocks[half].0 as usize, 0);
+        assert!(*block != BlockId::NONE, "the block of a seen key");
+        let rows = layout.rows(bytes, block.0 as usize, 0);
         if is_codes(layout.format) {
             copy_scales(&layout, rows, &slots, &mut floats(&mut scratch.scales)[from..]);
         }

@@ -29,7 +29,7 @@ pub(super) fn as_texts(messages: &[Json]) -> Result<Option<(Vec<Json>, char)>, T
     let mut texts: Vec<String> = messages.iter().filter_map(whole).collect();
     texts.extend(messages.iter().flat_map(parts).filter_map(of_part));
     let is_free = |mark: &char| !texts.iter().any(|text| text.contains(*mark));
-    let mark = MARKS.into_iter().rev().find(is_free).ok_or(TemplateError::NoMarkLeft)?;
+    let mark = MARKS.rev().find(is_free).ok_or(TemplateError::NoMarkLeft)?;
     let mut marked = messages.to_vec();
     for message in &mut marked {
         let parts = message.get_mut("content").and_then(Json::as_array_mut);
