@@ -2,8 +2,8 @@
 //! against the scalar code: for processors that are not at hand, on one thread, so that an
 //! emulator can run it (`.ci/emulate.py`).
 //!
-//!     bits [EVERY [NAMES]]     one case in EVERY, of bf16 and f32 mode a quarter of that; these
-//!                              instruction sets, if the processor has them
+//!     bits [EVERY [NAMES] [=PART]]     one case in EVERY, of bf16 and f32 mode a quarter of that; these
+//!                                      instruction sets, if the processor has them; cases whose names have PART
 
 use tokenmill_backend::Device;
 use tokenmill_cpu::isa::Isa;
@@ -14,14 +14,16 @@ use tokenmill_ir::Mode;
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let every: usize = arguments.next().and_then(|n| n.parse().ok()).unwrap_or(1);
-    let names: Vec<String> = arguments.collect();
+    let (parts, names): (Vec<String>, Vec<String>) = arguments.partition(|n| n.starts_with('='));
     let wanted = |isa: &Isa| names.is_empty() || names.iter().any(|n| n == isa.name());
     let others = Isa::ALL.into_iter().filter(|isa| *isa != Isa::Scalar && isa.is_available());
     let sets: Vec<Isa> = others.filter(wanted).collect();
     let device = |isa| CpuDevice::new(CpuOptions { threads: 1, isa: Some(isa) }).expect("a device");
     let block_tokens = device(Isa::Scalar).caps().block_tokens;
     let (mut compared, mut differ) = (0, 0);
-    for (i, case) in cases(block_tokens).iter().enumerate() {
+    let chosen = |name: &str| parts.iter().all(|part| name.contains(&part[1..]));
+    let cases = cases(block_tokens);
+    for (i, case) in cases.iter().filter(|case| chosen(&case.name)).enumerate() {
         let modes = [(Mode::Int8, every), (Mode::Bf16, every * 4), (Mode::F32, every * 4)];
         for (mode, _) in modes.into_iter().filter(|(_, every)| (i + 3) % every == 0) {
             let expected = outputs(&device(Isa::Scalar), mode, case).expect("the scalar code");
