@@ -1,15 +1,8 @@
 //! The reader of request bodies on any bytes: what it takes is JSON, within its limits.
 #![no_main]
 
-#[path = "../../crates/server/src/strict_json.rs"]
+#[path = "../../crates/chat/src/strict_json.rs"]
 mod strict_json;
-
-/// What the reader quotes in its errors.
-mod fields {
-    pub fn shown(word: &str) -> String {
-        word.chars().take(64).collect()
-    }
-}
 
 use serde_json::Value;
 use strict_json::{JsonLimits, parse};
