@@ -213,7 +213,7 @@ pub(super) unsafe fn values<
 #[inline(always)]
 pub(super) fn load_queries(job: &AttendJob<'_>, item: &Item, keys: Kind, scratch: &mut Scratch) {
     let (dim, format) = (job.k_dim, job.formats().0);
-    let rows = job.rows(item);
+    let (rows, cols) = (job.rows(item), 2 * job.key_steps(2));
     for row in 0..rows {
         if row + ROWS_AHEAD < rows {
             for ahead in job.query(item, row + ROWS_AHEAD) {
@@ -236,7 +236,6 @@ pub(super) fn load_queries(job: &AttendJob<'_>, item: &Item, keys: Kind, scratch
         }
         match keys {
             Kind::Bytes | Kind::Shorts => {
-                let cols = 2 * job.key_steps(2);
                 let to = &mut shorts(&mut scratch.q)[row * cols..][..cols];
                 let mut buffer = [0.0; MIX_MAX];
                 let turns = keys == Kind::Bytes && !job.has_latents();

@@ -229,7 +229,10 @@ impl AttendJob<'_> {
     /// Steps of a key.
     #[inline(always)]
     pub(super) fn key_steps(&self, per_step: usize) -> usize {
-        self.segments(per_step).map(|segment| segment.steps).sum()
+        match self.keys {
+            Keys::Latents { .. } => self.segments(per_step).map(|segment| segment.steps).sum(),
+            _ => self.k_dim.div_ceil(per_step),
+        }
     }
 
     /// Whether keys are latents.
