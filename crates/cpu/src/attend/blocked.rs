@@ -216,20 +216,22 @@ pub(super) fn load_queries(job: &AttendJob<'_>, item: &Item, keys: Kind, scratch
     let (rows, cols) = (job.rows(item), 2 * job.key_steps(2));
     for row in 0..rows {
         if row + ROWS_AHEAD < rows {
-            for ahead in job.query(item, row + ROWS_AHEAD) {
-                prefetch(ahead.as_ptr(), ahead.len());
+            let [ahead, beside] = job.query(item, row + ROWS_AHEAD);
+            prefetch(ahead.as_ptr(), ahead.len());
+            if !beside.is_empty() {
+                prefetch(beside.as_ptr(), beside.len());
             }
         }
         let [mut from, beside] = job.query(item, row);
-        scratch.q_scale[row] = job.scale;
-        // No tile is there yet.
-        let widened = &mut floats(&mut scratch.k)[..dim];
+        // (No tile is there yet: there is room for a row where it will be.)
         if let Some(steady) = job.steady {
+            let widened = &mut floats(&mut scratch.k)[..dim];
             let factors = steady.of_queries(item.kv_head as usize);
             let each = widened.iter_mut().zip(from).zip(factors);
             each.for_each(|((to, x), factor)| *to = x * factor);
             from = widened;
         } else if !beside.is_empty() {
+            let widened = &mut floats(&mut scratch.k)[..dim];
             widened[..from.len()].copy_from_slice(from);
             widened[from.len()..].copy_from_slice(beside);
             from = widened;
@@ -243,13 +245,15 @@ pub(super) fn load_queries(job: &AttendJob<'_>, item: &Item, keys: Kind, scratch
                 for (i, segment) in job.segments(2).enumerate() {
                     let to = &mut to[2 * segment.first..][..2 * segment.steps];
                     let (to, odd) = to.split_at_mut(segment.cols.len());
-                    odd.fill(0);
+                    // (One at most: a step takes two.)
+                    odd.iter_mut().for_each(|last| *last = 0);
                     let most = job.query_codes(segment.cols.len());
                     let scale = encode(&from[segment.cols], most, to);
                     scratch.q_scale[i * scratch.rows + row] = job.scale * scale;
                 }
             }
             Kind::Pairs => {
+                scratch.q_scale[row] = job.scale;
                 let to = &mut words(&mut scratch.q)[row * dim / 2..][..dim / 2];
                 for (to, [high, low]) in to.iter_mut().zip(from.as_chunks::<2>().0) {
                     let [high, low] = [rounded_factor(*high), rounded_factor(*low)];
@@ -257,6 +261,7 @@ pub(super) fn load_queries(job: &AttendJob<'_>, item: &Item, keys: Kind, scratch
                 }
             }
             Kind::Numbers => {
+                scratch.q_scale[row] = job.scale;
                 let to = &mut floats(&mut scratch.q)[row * dim..][..dim];
                 if format == KvFormat::Bf16 {
                     to.iter_mut().zip(from).for_each(|(to, x)| *to = rounded_factor(*x));

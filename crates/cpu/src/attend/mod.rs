@@ -252,7 +252,8 @@ impl<'a> AttendJob<'a> {
     /// The columns of a row's query: those in `q`, and the others.
     #[inline(always)]
     fn query(&self, item: &Item, row: usize) -> [&'a [f32]; 2] {
-        let (token, group) = (item.row as usize + row / self.group(), self.group());
+        let group = self.group();
+        let token = item.row as usize + row / group;
         let head = item.kv_head as usize * group + row % group;
         let of = |rows: Rows<'a>, dim: usize| rows.get(token, head * dim..(head + 1) * dim);
         match self.keys {
