@@ -1,10 +1,9 @@
-//! The devices this binary was built with: the only file that names a device crate.
+//! The devices this binary was built with: beside `tokenmill::device`, the only file that names a device crate.
 
 use std::sync::Arc;
 
-use tokenmill::device::{self, NotOpened};
+use tokenmill::device::{self, FIRST_GPU, NotOpened};
 use tokenmill_backend::Device;
-use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_cpu::isa::Isa;
 use tokenmill_cpu::limits;
 pub use tokenmill_cpu::limits::{Arithmetic, Level, ReadLimit, ReadProbe, caches, ops as op_limit};
@@ -14,39 +13,28 @@ use crate::args::{self, Machine};
 use crate::failure::{Failure, tell};
 use crate::memory;
 
-/// Tokens in a cache block of the reference device.
-const REFERENCE_BLOCK_TOKENS: u32 = 32;
-
-/// The GPU that `--device cuda` means: the first of those that CUDA_VISIBLE_DEVICES leaves.
-const FIRST_GPU: u32 = 0;
-
 /// Opens the device the command line asks for.
 pub fn open(machine: &Machine) -> Result<Arc<dyn Device>, Failure> {
-    match machine.device {
-        args::Device::Cpu => open_cpu(machine),
-        args::Device::Reference => Ok(Arc::new(ReferenceDevice::new(REFERENCE_BLOCK_TOKENS))),
-        args::Device::Cuda => {
-            let cannot = |e| Failure::new("cannot use a GPU", e).fix("leave --device out");
-            Ok(Arc::new(CudaDevice::open(FIRST_GPU).map_err(cannot)?))
-        }
-    }
-}
-
-fn open_cpu(machine: &Machine) -> Result<Arc<dyn Device>, Failure> {
     let cores = threads(machine);
-    if let Some(asked) = machine.threads.filter(|asked| *asked > cores) {
+    let too_many = |asked: &usize| *asked > cores && matches!(machine.device, args::Device::Cpu);
+    if let Some(asked) = machine.threads.filter(too_many) {
         tell!(
             "note: --threads {asked}: this process may use {cores} cores, so {cores} threads work"
         );
     }
-    device::cpu(cores).map_err(|error| match error {
+    let opened = match machine.device {
+        args::Device::Cpu => tokenmill::Device::Cpu.open(cores),
+        args::Device::Reference => tokenmill::Device::Reference.open(cores),
+        args::Device::Cuda => tokenmill::Device::Cuda.open(cores),
+    };
+    opened.map_err(|error| match error {
         NotOpened::Isa { name, known } => {
             Failure::new(format!("TOKENMILL_ISA={name} is unknown"), format!("known: {known}"))
         }
         NotOpened::Cpu(error) => {
             Failure::new("cannot open the CPU device", error).fix("unset TOKENMILL_ISA")
         }
-        NotOpened::Cuda(error) => Failure::new("cannot use a GPU", error),
+        NotOpened::Cuda(error) => Failure::new("cannot use a GPU", error).fix("leave --device out"),
     })
 }
 

@@ -66,39 +66,6 @@ fn name(id: PrefixId) -> u64 {
     id.0 as u64
 }
 
-/// A place in a text that everybody may share: what blocks from there on are called.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TextPlace {
-    id: PrefixId,
-    is_begin: bool,
-}
-
-impl TextPlace {
-    /// Where texts begin; `None` under a salt, which makes a text somebody's own.
-    pub fn begin(salt: u64) -> Option<Self> {
-        (salt == PUBLIC).then(|| Self { id: PrefixId::root(salt), is_begin: true })
-    }
-
-    /// The place behind one more block.
-    #[must_use]
-    pub fn then(self, tokens: &[TokenId]) -> Self {
-        Self { id: self.id.then(tokens), is_begin: false }
-    }
-
-    /// The same, and the block is noted as stored.
-    #[must_use]
-    pub fn store(self, tokens: &[TokenId], out: &mut Changes) -> Self {
-        let next = self.then(tokens);
-        out.stored(next.id, (!self.is_begin).then_some(self.id), tokens);
-        next
-    }
-
-    /// What the block before it is called; nothing at a text's begin.
-    pub fn name(self) -> Option<u64> {
-        (!self.is_begin).then(|| name(self.id))
-    }
-}
-
 impl Scheduler {
     /// From now on notes what changes in the prefix tree, or no more.
     pub fn note_changes(&mut self, noted: bool) {
@@ -184,16 +151,14 @@ mod tests {
         tree.remove(ab);
         tree.remove(before);
         tree.note_all_removed();
-        let begin = TextPlace::begin(0).unwrap();
-        let mut expect = Changes::default();
-        let first = begin.store(&[1, 2], &mut expect);
-        let second = first.store(&[3, 4], &mut expect);
-        let other = begin.store(&[9, 9], &mut Changes::default());
-        let names = [second, other, first].map(|place| place.name().unwrap());
-        assert_eq!(expect.list[1], Change::Stored { id: names[0], parent: Some(names[2]) });
-        expect.list.extend(names.map(|id| Change::Removed { id }));
-        assert_eq!(tree.log.as_deref(), Some(&expect));
-        assert_eq!((begin.name(), TextPlace::begin(7)), (None, None));
+        let first = PrefixId::root(0).then(&[1, 2]);
+        let ids = [first.then(&[3, 4]), PrefixId::root(0).then(&[9, 9]), first].map(name);
+        let mut list = vec![
+            Change::Stored { id: ids[2], parent: None },
+            Change::Stored { id: ids[0], parent: Some(ids[2]) },
+        ];
+        list.extend(ids.map(|id| Change::Removed { id }));
+        assert_eq!(tree.log.as_deref(), Some(&Changes { list, tokens: vec![1, 2, 3, 4] }));
     }
 
     #[test]
@@ -206,9 +171,11 @@ mod tests {
         // (Its number is smaller than its parent's.)
         let b = tree.insert(a, 0, &[3]).unwrap();
         assert!(b < a);
-        let mut expect = Changes::default();
-        let place = TextPlace::begin(0).unwrap().store(&[2], &mut expect);
-        let _ = place.store(&[3], &mut expect);
-        assert_eq!(tree.blocks(), expect);
+        let above = PrefixId::root(0).then(&[2]);
+        let list = vec![
+            Change::Stored { id: name(above), parent: None },
+            Change::Stored { id: name(above.then(&[3])), parent: Some(name(above)) },
+        ];
+        assert_eq!(tree.blocks(), Changes { list, tokens: vec![2, 3] });
     }
 }

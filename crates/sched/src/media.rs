@@ -1,7 +1,6 @@
 //! What a prompt has beside its tokens: rows that stand in the place of some, positions on several
 //! axes, blocks of tokens that see each other.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use tokenmill_ir::sampling::splitmix;
@@ -29,13 +28,6 @@ impl Embeddings {
         };
         let ids = (0..(data.len() / cols.max(1) as usize) as u64).map(id).collect();
         Self { cols, data, ids }
-    }
-
-    /// Some of the rows.
-    pub fn part(&self, rows: Range<usize>) -> Self {
-        let cols = self.cols as usize;
-        let data = self.data[rows.start * cols..rows.end * cols].to_vec();
-        Self { cols: self.cols, data, ids: self.ids[rows].to_vec() }
     }
 
     /// Rows.

@@ -13,8 +13,8 @@ use crate::memory;
 
 /// Tokens in a cache block of the reference device.
 const REFERENCE_BLOCK_TOKENS: u32 = 32;
-/// The first GPU of those that CUDA_VISIBLE_DEVICES leaves.
-const FIRST_GPU: u32 = 0;
+/// The GPU that is meant by [`Device::Cuda`]: the first of those that CUDA_VISIBLE_DEVICES leaves.
+pub const FIRST_GPU: u32 = 0;
 /// Memory of a GPU that the driver keeps for itself as kernels run, bytes.
 const GPU_SLACK: u64 = 512 << 20;
 
@@ -75,10 +75,7 @@ impl Device {
 }
 
 /// The processor with so many threads, by the instructions that `TOKENMILL_ISA` names or the best it has.
-///
-/// # Errors
-/// [`NotOpened`].
-pub fn cpu(threads: usize) -> Result<Arc<dyn tokenmill_backend::Device>, NotOpened> {
+fn cpu(threads: usize) -> Result<Arc<dyn tokenmill_backend::Device>, NotOpened> {
     let device = CpuDevice::new(CpuOptions { isa: forced_isa()?, threads });
     Ok(Arc::new(device.map_err(NotOpened::Cpu)?))
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tokenmill_engine::{CacheFeed, CacheNews, Change, Changes, Core, Medium};
+use tokenmill_engine::{CacheFeed, CacheNews, Change, Changes, Core};
 use tokenmill_ir::TokenId;
 
 /// A block: the one before it, and its tokens.
@@ -12,7 +12,7 @@ type Block = (Option<u64>, Vec<TokenId>);
 /// See the module.
 pub struct Mirror {
     feed: Arc<CacheFeed>,
-    blocks: BTreeMap<(bool, u64), Block>,
+    blocks: BTreeMap<u64, Block>,
     /// How often all was told anew.
     pub anew: u64,
     /// Changes that were told.
@@ -35,13 +35,12 @@ impl Mirror {
                     self.anew += 1;
                     self.blocks.clear();
                 }
-                CacheNews::Changed(medium, changes) => self.change(medium, &changes),
+                CacheNews::Changed(changes) => self.change(&changes),
             }
         }
     }
 
-    fn change(&mut self, medium: Medium, changes: &Changes) {
-        let on_disk = medium == Medium::Disk;
+    fn change(&mut self, changes: &Changes) {
         let is_stored = |change: &&Change| matches!(change, Change::Stored { .. });
         let stored = changes.list.iter().filter(is_stored).count();
         let mut tokens = changes.tokens.chunks((changes.tokens.len() / stored.max(1)).max(1));
@@ -49,15 +48,14 @@ impl Mirror {
         for change in &changes.list {
             match *change {
                 Change::Stored { id, parent } => {
-                    let is_known =
-                        |parent: u64| on_disk || self.blocks.contains_key(&(on_disk, parent));
+                    let is_known = |parent: u64| self.blocks.contains_key(&parent);
                     assert!(parent.is_none_or(is_known), "{id} goes on from what is not there");
                     let block = (parent, tokens.next().expect("its tokens").to_vec());
-                    let before = self.blocks.insert((on_disk, id), block);
+                    let before = self.blocks.insert(id, block);
                     assert!(before.is_none(), "{id} is stored twice");
                 }
                 Change::Removed { id } => {
-                    let gone = self.blocks.remove(&(on_disk, id));
+                    let gone = self.blocks.remove(&id);
                     assert!(gone.is_some(), "{id} is removed and was not there");
                 }
             }
@@ -65,9 +63,9 @@ impl Mirror {
         assert!(tokens.next().is_none(), "tokens of no block");
     }
 
-    /// Blocks in memory.
+    /// Blocks.
     pub fn len(&self) -> usize {
-        self.blocks.keys().filter(|(on_disk, _)| !on_disk).count()
+        self.blocks.len()
     }
 
     /// Whether there are none.
@@ -78,8 +76,7 @@ impl Mirror {
     /// Asserts that it is what the engine's prefix tree has.
     pub fn check(&self, core: &Core) {
         let mut own = Self { feed: Arc::clone(&self.feed), blocks: BTreeMap::new(), ..*self };
-        own.change(Medium::Memory, &core.scheduler().cached_blocks());
-        let memory = self.blocks.iter().filter(|((on_disk, _), _)| !on_disk);
-        assert!(memory.eq(&own.blocks), "{:?} is told of {:?}", self.blocks, own.blocks);
+        own.change(&core.scheduler().cached_blocks());
+        assert_eq!(self.blocks, own.blocks, "what is told, and what there is");
     }
 }

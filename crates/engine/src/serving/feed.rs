@@ -10,22 +10,13 @@ use tokenmill_sched::Changes;
 /// Changes that may wait, unless they are all that there is.
 const MOST_WAITING: usize = 1 << 16;
 
-/// Where blocks lie.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Medium {
-    /// In the device's memory: the prefix tree.
-    Memory,
-    /// On disk.
-    Disk,
-}
-
 /// What is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CacheNews {
     /// Nothing is there; what is comes next.
     Anew,
     /// These changes.
-    Changed(Medium, Changes),
+    Changed(Changes),
 }
 
 /// See the module.
@@ -83,7 +74,7 @@ impl CacheFeed {
     }
 
     /// Empties `changes` into what waits; false, and nothing happened, where too much does.
-    pub(crate) fn put(&self, medium: Medium, changes: &mut Changes) -> bool {
+    pub(crate) fn put(&self, changes: &mut Changes) -> bool {
         if self.is_closed() {
             changes.clear();
             return true;
@@ -95,8 +86,8 @@ impl CacheFeed {
             }
             waiting.changes += changes.list.len();
             match waiting.news.last_mut() {
-                Some(CacheNews::Changed(last, before)) if *last == medium => before.append(changes),
-                _ => waiting.news.push(CacheNews::Changed(medium, std::mem::take(changes))),
+                Some(CacheNews::Changed(before)) => before.append(changes),
+                _ => waiting.news.push(CacheNews::Changed(std::mem::take(changes))),
             }
         }
         (self.wake)();
@@ -104,7 +95,7 @@ impl CacheFeed {
     }
 
     /// Forgets what waits: this is all that there is.
-    pub(crate) fn begin_anew(&self, memory: Changes) {
+    pub(crate) fn begin_anew(&self, cached: Changes) {
         if self.is_closed() {
             return;
         }
@@ -113,8 +104,8 @@ impl CacheFeed {
             waiting.changes = 0;
             waiting.news.clear();
             waiting.news.push(CacheNews::Anew);
-            if !memory.is_empty() {
-                waiting.news.push(CacheNews::Changed(Medium::Memory, memory));
+            if !cached.is_empty() {
+                waiting.news.push(CacheNews::Changed(cached));
             }
         }
         (self.wake)();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Core;
-use crate::feed::{CacheFeed, Medium};
+use crate::feed::CacheFeed;
 
 impl Core {
     /// From now on tells what changes in the prompt cache, and first what is in it.
@@ -26,7 +26,7 @@ impl Core {
         let Some(changes) = self.sched.changes().filter(|changes| !changes.is_empty()) else {
             return;
         };
-        if !feed.put(Medium::Memory, changes) {
+        if !feed.put(changes) {
             self.tell_cache_anew();
         }
     }
