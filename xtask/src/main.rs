@@ -3,7 +3,7 @@
 //! `cargo xtask instructions` counts those of hot kernels, `cargo xtask tables` writes the formats'
 //! tables for GPUs and `cargo xtask cubins` compiles the kernels there, `cargo xtask mutants` plants
 //! faults that tests must see, `cargo xtask dist` makes what people install, `cargo xtask toys` adds a toy of each kind
-//! by the files ARCHITECTURE.md names.
+//! by the files ARCHITECTURE.md names, `cargo xtask sweep` measures a random model of each kind and stored type.
 
 mod book;
 mod circles;
@@ -14,6 +14,7 @@ mod mutants;
 mod nvcc;
 mod rows;
 mod sass;
+mod sweep;
 mod tables;
 mod tidy;
 mod toys;
@@ -76,6 +77,7 @@ fn main() -> ExitCode {
             let write = std::env::args().nth(2).as_deref() == Some("write");
             told(if write { instructions::write(&root) } else { instructions::check(&root) })
         }
+        Some("sweep") => told(sweep::run(&root, &args)),
         Some("cubins") => told(cubins::command(&root, &args)),
         Some("dist") => told(dist::command(&root, &args)),
         Some("mutants") => match mutants::run(&root, &args) {
@@ -96,7 +98,7 @@ fn main() -> ExitCode {
         _ => {
             eprintln!(
                 "usage: cargo xtask toys [--sample] | tidy | lines | docs | instructions [write] | tables \
-                 | cubins [check | budgets] | mutants \
+                 | cubins [check | budgets] | mutants | sweep [ROW…] \
                  | dist [--binary FILE] [--out FOLDER]"
             );
             ExitCode::FAILURE
