@@ -16,7 +16,7 @@ use crate::step::{Cols, Job, Kernel};
 /// Tokens that a panel is taken through at once.
 const TOKENS: usize = 32;
 /// Columns of a panel; the rest of a state goes through panels of fewer.
-const PANEL: usize = 16;
+const PANEL: usize = 32;
 
 /// Gated delta rule, divided by value heads.
 #[derive(Debug)]
@@ -57,6 +57,9 @@ crate::math::per_isa! {
 #[inline(always)]
 fn through_panels(s: &mut [f32], tokens: &mut Tokens<'_>, panel: &mut [f32]) {
     let v_dim = tokens.values.len() / tokens.gates.len();
+    if tokens.gates.len() == 1 {
+        return through_whole(s, tokens, panel);
+    }
     let mut at = 0;
     while at + PANEL <= v_dim {
         through_panel::<PANEL>(s, tokens, panel, at..v_dim);
@@ -66,6 +69,34 @@ fn through_panels(s: &mut [f32], tokens: &mut Tokens<'_>, panel: &mut [f32]) {
         through_panel::<1>(s, tokens, panel, at..v_dim);
         at += 1;
     }
+}
+
+/// One token through the state as it lies: there is nothing to keep near.
+#[inline(always)]
+fn through_whole(s: &mut [f32], tokens: &mut Tokens<'_>, sums: &mut [f32]) {
+    let Tokens { keys, queries, gates: [[decay, beta]], values } = tokens else {
+        unreachable!("one token")
+    };
+    let v_dim = values.len();
+    let (held, out) = sums[..2 * v_dim].split_at_mut(v_dim);
+    held.fill(0.0);
+    out.fill(0.0);
+    for (row, k) in s.chunks_exact_mut(v_dim).zip(*keys) {
+        for (s, held) in row.iter_mut().zip(&mut *held) {
+            *s *= decay;
+            *held = k.mul_add(*s, *held);
+        }
+    }
+    for (held, v) in held.iter_mut().zip(&**values) {
+        *held = beta * (v - *held);
+    }
+    for ((row, k), q) in s.chunks_exact_mut(v_dim).zip(*keys).zip(*queries) {
+        for ((s, delta), out) in row.iter_mut().zip(&*held).zip(&mut *out) {
+            *s = k.mul_add(*delta, *s);
+            *out = q.mul_add(*s, *out);
+        }
+    }
+    values.copy_from_slice(out);
 }
 
 /// Columns `N` from the first of `cols` on, of rows that end where `cols` does.
@@ -79,41 +110,25 @@ fn through_panel<const N: usize>(
     let Tokens { keys, queries, gates, values } = tokens;
     let (at, v_dim, k_dim) = (cols.start, cols.end, keys.len() / gates.len());
     let panel = &mut panel.as_chunks_mut::<N>().0[..k_dim];
-    let part = |row: &[f32]| -> [f32; N] { std::array::from_fn(|i| row[at..at + N][i]) };
-    let mut held = [0.0; N];
-    let decay = gates[0][0];
-    for ((row, s), k) in panel.iter_mut().zip(s.chunks_exact(v_dim)).zip(*keys) {
-        *row = part(s);
-        for i in 0..N {
-            row[i] *= decay;
-            held[i] = k.mul_add(row[i], held[i]);
-        }
+    for (row, s) in panel.iter_mut().zip(s.chunks_exact(v_dim)) {
+        row.copy_from_slice(&s[at..at + N]);
     }
+    let mut held = decayed(panel, &keys[..k_dim], gates[0][0]);
     let each = keys.chunks_exact(k_dim).zip(queries.chunks_exact(k_dim));
     for (t, (k, q)) in each.enumerate() {
         let value = &mut values[t * v_dim + at..][..N];
-        let (delta, mut out) = (part_of(value, held, gates[t][1]), [0.0; N]);
-        held = [0.0; N];
-        let Some([decay, _]) = gates.get(t + 1) else {
-            for ((row, k), q) in panel.iter_mut().zip(k).zip(q) {
-                for i in 0..N {
-                    row[i] = k.mul_add(delta[i], row[i]);
-                    out[i] = q.mul_add(row[i], out[i]);
-                }
-            }
-            value.copy_from_slice(&out);
-            break;
-        };
-        // The next token's decay and sums are taken along.
-        let next = &keys[(t + 1) * k_dim..][..k_dim];
-        for (((row, k), q), next) in panel.iter_mut().zip(k).zip(q).zip(next) {
-            for i in 0..N {
-                let s = k.mul_add(delta[i], row[i]);
-                out[i] = q.mul_add(s, out[i]);
-                row[i] = s * decay;
-                held[i] = next.mul_add(row[i], held[i]);
-            }
+        for (held, value) in held.iter_mut().zip(&*value) {
+            *held = gates[t][1] * (value - *held);
         }
+        let out = match gates.get(t + 1) {
+            Some([decay, _]) => {
+                let next = &keys[(t + 1) * k_dim..][..k_dim];
+                let (out, next) = pushed_and_decayed(panel, [k, q, next], held, *decay);
+                held = next;
+                out
+            }
+            None => pushed(panel, [k, q], held),
+        };
         value.copy_from_slice(&out);
     }
     for (s, row) in s.chunks_exact_mut(v_dim).zip(panel) {
@@ -121,10 +136,58 @@ fn through_panel<const N: usize>(
     }
 }
 
-/// What a token adds to the state, a key: `β(v − held)`.
+/// Decays the state; what it then holds at a key.
 #[inline(always)]
-fn part_of<const N: usize>(value: &[f32], held: [f32; N], beta: f32) -> [f32; N] {
-    std::array::from_fn(|i| beta * (value[i] - held[i]))
+fn decayed<const N: usize>(panel: &mut [[f32; N]], k: &[f32], decay: f32) -> [f32; N] {
+    let mut held = [0.0; N];
+    for (row, k) in panel.iter_mut().zip(k) {
+        for (s, held) in row.iter_mut().zip(&mut held) {
+            *s *= decay;
+            *held = k.mul_add(*s, *held);
+        }
+    }
+    held
+}
+
+/// Adds `delta` at a key; what the state then holds at a query.
+#[inline(always)]
+fn pushed<const N: usize>(
+    panel: &mut [[f32; N]],
+    [k, q]: [&[f32]; 2],
+    delta: [f32; N],
+) -> [f32; N] {
+    let mut out = [0.0; N];
+    for ((row, k), q) in panel.iter_mut().zip(k).zip(q) {
+        for ((s, delta), out) in row.iter_mut().zip(&delta).zip(&mut out) {
+            *s = k.mul_add(*delta, *s);
+            *out = q.mul_add(*s, *out);
+        }
+    }
+    out
+}
+
+/// Both, the next token's decay after this one's addition, in one walk.
+#[inline(always)]
+fn pushed_and_decayed<const N: usize>(
+    panel: &mut [[f32; N]],
+    [k, q, next]: [&[f32]; 3],
+    delta: [f32; N],
+    decay: f32,
+) -> ([f32; N], [f32; N]) {
+    let (mut out, mut held) = ([0.0; N], [0.0; N]);
+    for (((row, k), q), next) in panel.iter_mut().zip(k).zip(q).zip(next) {
+        let mut s = *row;
+        for ((s, delta), out) in s.iter_mut().zip(&delta).zip(&mut out) {
+            *s = k.mul_add(*delta, *s);
+            *out = q.mul_add(*s, *out);
+        }
+        for (s, held) in s.iter_mut().zip(&mut held) {
+            *s *= decay;
+            *held = next.mul_add(*s, *held);
+        }
+        *row = s;
+    }
+    (out, held)
 }
 
 #[inline(always)]
@@ -149,7 +212,13 @@ impl DeltaRule {
     /// f32 of scratch.
     pub fn needs(&self) -> usize {
         let (k_dim, v_dim) = self.dims();
-        TOKENS * (2 * k_dim + v_dim + 2) + PANEL * k_dim
+        TOKENS * (2 * k_dim + v_dim + 2) + self.panel()
+    }
+
+    /// Of it, f32 of a panel, or of two rows of values.
+    fn panel(&self) -> usize {
+        let (k_dim, v_dim) = self.dims();
+        (PANEL * k_dim).max(2 * v_dim)
     }
 
     fn head(&self, job: &Job<'_>, span: &Span, h: usize) {
@@ -245,7 +314,7 @@ mod tests {
     fn panels_give_the_bits_of_the_definition() {
         let number = |i: usize| ((i * 7919 + 13) % 997) as f32 / 498.5 - 1.0;
         let numbers = |from, n| (from..from + n).map(number).collect::<Vec<f32>>();
-        for (k_dim, v_dim, count) in [(24, 16, 1), (24, 35, 2), (128, 48, TOKENS), (3, 5, 7)] {
+        for (k_dim, v_dim, count) in [(24, 16, 1), (24, 35, 2), (64, 96, TOKENS), (3, 5, 7)] {
             let (keys, queries) = (numbers(1, count * k_dim), numbers(2000, count * k_dim));
             let values = numbers(4000, count * v_dim);
             let gates: Vec<[f32; 2]> =
@@ -261,7 +330,7 @@ mod tests {
                 let (mut s, mut values) = (start.clone(), values.clone());
                 let mut tokens =
                     Tokens { keys: &keys, queries: &queries, gates: &gates, values: &mut values };
-                through(isa, &mut s, &mut tokens, &mut vec![0.0; PANEL * k_dim]);
+                through(isa, &mut s, &mut tokens, &mut vec![0.0; PANEL * k_dim + 2 * v_dim]);
                 let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
                 let what = format!("{} {k_dim} {v_dim} {count}", isa.name());
                 assert_eq!((bits(&s), bits(&values)), (bits(&state), bits(&expected)), "{what}");

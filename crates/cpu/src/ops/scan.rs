@@ -92,13 +92,15 @@ fn through_part(
 ) {
     let state_dim = b.len() / pushes.len();
     let mut s = *part;
-    let each = b.chunks_exact(state_dim).zip(c.chunks_exact(state_dim));
-    for (((b, c), [decay, input]), sums) in each.zip(pushes).zip(sums) {
-        let (b, c) = (&b[at..at + PART], &c[at..at + PART]);
+    for (t, ([decay, input], sums)) in pushes.iter().zip(sums).enumerate() {
+        let row = t * state_dim + at..t * state_dim + at + PART;
+        let (b, c) = (b[row.clone()].as_chunks::<LANES>().0, c[row].as_chunks::<LANES>().0);
         let mut lanes = *sums;
-        for i in 0..PART {
-            s[i] = s[i].mul_add(*decay, input * b[i]);
-            lanes[i % LANES] = s[i].mul_add(c[i], lanes[i % LANES]);
+        for ((s, b), c) in s.as_chunks_mut::<LANES>().0.iter_mut().zip(b).zip(c) {
+            for i in 0..LANES {
+                s[i] = s[i].mul_add(*decay, input * b[i]);
+                lanes[i] = s[i].mul_add(c[i], lanes[i]);
+            }
         }
         *sums = lanes;
     }
