@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::routes::{Access, ROUTES, Route};
 
 mod kinds;
+mod reference;
 
 use kinds::Asked;
 
@@ -114,6 +115,7 @@ fn operation(route: &Route, path: &str) -> Value {
     };
     let mut operation = json!({
         "operationId": format!("{} {path}", route.method),
+        "summary": reference::about(&format!("{} {}", route.method, route.path)),
         "responses": {
             "2XX": { "description": "The answer.", "content": content },
             "4XX": error.clone(),
