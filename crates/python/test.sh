@@ -6,7 +6,8 @@ venv=$1
 target=${CARGO_TARGET_DIR:-target}
 "$venv/bin/maturin" build --quiet --manifest-path crates/python/Cargo.toml --profile "${PROFILE:-dev}" --out "$target/python"
 "$venv/bin/pip" install --quiet --force-reinstall --no-deps "$target"/python/tokenmill-*.whl
-"$venv/bin/pip" install --quiet pydantic numpy
+"$venv/bin/pip" install --quiet pydantic numpy mypy
 model=${MODEL:-$target/tiny.gguf}
 [ -n "${MODEL:-}" ] || cargo run --quiet --package tokenmill-tiny --bin tiny-model -- "$model"
 "$venv/bin/python" crates/python/tests/test_tokenmill.py "$model" "${2:-3}" ${3:+"$3"}
+(cd / && "$venv/bin/python" -m mypy.stubtest tokenmill)

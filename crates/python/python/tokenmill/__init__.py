@@ -211,7 +211,7 @@ class Model:
             import numpy
         except ImportError:
             return vectors
-        return numpy.array(vectors, dtype=numpy.float32).reshape(len(vectors), -1)
+        return numpy.array(vectors, dtype=numpy.float32).reshape(len(vectors), self._inner.width)
 
     def rerank(self, query, documents):
         """How much each document has to do with a query."""
