@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # install.sh DIST MODEL [SUITE...]: installs what `cargo xtask dist` made in bare roots without Rust or a compiler, as docs/install.md says, and uses it:
-# version, doctor, an answer of MODEL (a file, or a name that is fetched), the service's unit, a server killed and started again.
+# version, doctor, an answer of MODEL (a file, or a name that is fetched); the package's service under a systemd that runs: killed, started again, stopped.
 # SUITE is one of Debian's, or musl: busybox and musl alone (default: bookworm bullseye musl). Needs root, mmdebstrap and a mirror of Debian
 # (MIRROR; ROOTS: a folder of SUITE.tar, made where they are not there). `bench/suites/install.sh DIST MODEL > bench/suites/install.txt`
 set -euo pipefail
@@ -101,6 +101,8 @@ deb() {
   say "user: $(inside id tokenmill)"
   unit
   service || true
+  [ -z "${outer:-}" ] || { kill -9 "$outer" 2>/dev/null; wait "$outer" 2>/dev/null; outer=; } || true
+  mountpoint -q "$root/proc" || mount -t proc proc "$root/proc"
   inside dpkg --purge tokenmill >"$work/err" 2>&1 || fail "$(tail -1 "$work/err")" || true
   local left; left=$(inside sh -c 'ls -d /usr/bin/tokenmill /etc/tokenmill /var/lib/tokenmill /usr/lib/systemd/system/tokenmill.service 2>/dev/null || true')
   if [ -z "$left" ]; then say "purged: nothing is left"; else fail "left behind: $left" || true; fi
@@ -109,24 +111,36 @@ deb() {
 
 # unit: what systemd says of it without running it.
 unit() {
-  local file=/usr/lib/systemd/system/tokenmill.service exposure
-  inside systemd-analyze --man=no verify $file >"$work/err" 2>&1 || true
+  inside systemd-analyze --man=no verify /usr/lib/systemd/system/tokenmill.service >"$work/err" 2>&1 || true
   if grep -q tokenmill "$work/err"; then fail "systemd-analyze verify: $(grep -m 1 tokenmill "$work/err")" || true; else say "systemd-analyze verify: nothing to say"; fi
-  if exposure=$(inside systemd-analyze security --offline=true $file 2>/dev/null | grep -o 'level for.*' | grep -o '[0-9]*\.[0-9] [A-Z]*'); then
-    say "systemd-analyze security: $exposure"
-  else
-    say "systemd-analyze security: this systemd does so of running units alone"
-  fi
 }
 
-# serve: as the unit starts it, by its user, in its folder; sets pid.
-serve() {
-  local settings=(HOME=/var/lib/tokenmill XDG_DATA_HOME=/var/lib/tokenmill XDG_CONFIG_HOME=/var/lib/tokenmill)
-  (exec chroot "$root" /usr/bin/env -i PATH=/usr/bin:/bin setpriv --reuid tokenmill --regid tokenmill --clear-groups --no-new-privs --inh-caps=-all \
-    env "${settings[@]}" tokenmill serve "$asked" --port 18080 >"$work/serve.log" 2>&1) &
-  pid=$!
+# boot: systemd in the root, as process 1 of namespaces of its own; sets booted, the process to enter them by.
+boot() {
+  unshare --pid --fork --kill-child --mount --uts --ipc --cgroup bash -c '
+    mount --make-rprivate / && mount --bind "$1" "$1" && cd "$1"
+    umount -l proc; mount -t proc proc proc; mount -t sysfs sysfs sys; mount -t tmpfs tmpfs run; mount -t tmpfs tmpfs tmp
+    if grep -q "^cgroup2 /sys/fs/cgroup " /proc/mounts; then
+      mount -t cgroup2 cgroup2 sys/fs/cgroup
+    else
+      mount -t tmpfs cgroup sys/fs/cgroup && mkdir sys/fs/cgroup/systemd && mount -t cgroup -o none,name=systemd cgroup sys/fs/cgroup/systemd
+    fi
+    mkdir -p old && pivot_root . old && umount -l old
+    exec env -i container=unshare PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/systemd --unit=multi-user.target' bash "$root" >"$work/boot" 2>&1 </dev/null &
+  outer=$!
+  local state
+  for _ in $(seq 300); do
+    booted=$(pgrep -P "$outer" || true)
+    state=$([ -z "$booted" ] || within systemctl is-system-running 2>/dev/null || true)
+    case $state in running | degraded) return ;; esac
+    sleep 0.1
+  done
+  fail "systemd does not start here: ${state:-$(tail -1 "$work/boot")}"
+}
+within() { nsenter -t "$booted" -m -p -u -i -C -r -w /usr/bin/env -i PATH=/usr/bin:/bin:/usr/sbin:/sbin "$@"; }
+ready() {
   for _ in $(seq 300); do curl -fs localhost:18080/readyz >/dev/null && return; sleep 0.1; done
-  fail "no server: $(tail -1 "$work/serve.log")"
+  fail "no server: $(within journalctl -u tokenmill -n 3 --no-pager -o cat | tr '\n' ' ')"
 }
 ask() {
   curl -fs localhost:18080/v1/chat/completions -H 'content-type: application/json' \
@@ -134,35 +148,37 @@ ask() {
 }
 of() { python3 -c 'import json, sys; a = json.loads(sys.argv[1]); print(eval(sys.argv[2], {"a": a}))' "$1" "$2"; }
 
-# service: killed, started again, drained.
+# service: enabled, used, killed, used again, stopped while it answers.
 service() {
+  local own=$root/var/lib/tokenmill first second begun
   inside install -d -o tokenmill -g tokenmill -m 750 /var/lib/tokenmill
-  local first second begun
-  serve
-  first=$(ask) || { fail "no answer: $(tail -1 "$work/serve.log")"; return 1; }
+  [ ! -f "$root/model.gguf" ] || { cp "$root/model.gguf" "$own/" && asked=/var/lib/tokenmill/model.gguf; }
+  sed -i "s|^# port = .*|port = 18080|; s|^# models = .*|models = [\"$asked\"]|" "$root/etc/tokenmill/config.toml"
+  boot || return 1
+  within systemctl enable --quiet --now tokenmill >"$work/err" 2>&1 || { fail "$(within journalctl -u tokenmill -n 3 --no-pager -o cat | tr '\n' ' ')"; return 1; }
+  ready || return 1
+  say "service: $(within systemctl is-active tokenmill), $(within systemctl is-enabled tokenmill), $(within systemd-analyze security tokenmill --no-pager | grep -o 'level for.*: [0-9.]* [A-Z]*' | sed 's/level for.*:/systemd-analyze security/')"
+  first=$(ask) || { fail "no answer"; return 1; }
   sleep 2
-  kill -9 "$pid"
-  wait "$pid" 2>/dev/null || true
+  within systemctl kill --signal=KILL tokenmill
   begun=$(now)
-  serve
+  sleep 0.5
+  ready || return 1
   begun=$(since "$begun")
-  second=$(ask) || { fail "no answer: $(tail -1 "$work/serve.log")"; return 1; }
-  local text='a["choices"][0]["message"]["content"]' cached='a["usage"]["prompt_tokens_details"]["cached_tokens"]' prompt='a["usage"]["prompt_tokens"]'
+  second=$(ask) || { fail "no answer"; return 1; }
+  local text='a["choices"][0]["message"]["content"]' disk='a["usage"]["prompt_tokens_details"]["disk_tokens"]' prompt='a["usage"]["prompt_tokens"]'
   [ "$(of "$first" "$text")" = "$(of "$second" "$text")" ] || fail "another answer after kill -9" || true
-  [ "$(of "$second" "$cached")" -gt 0 ] || fail "the prompt cache is lost" || true
-  say "service: kill -9, ready again after $begun s, the same answer, $(of "$second" "$cached") of $(of "$second" "$prompt") prompt tokens found in the cache on disk"
-  # An answer that is being made when it is stopped is made to its end.
+  [ "$(of "$second" "$disk")" -gt 0 ] || fail "the prompt cache is lost" || true
+  say "service: kill -9, ready again after $begun s (2 s of them RestartSec), the same answer, $(of "$second" "$disk") of $(of "$second" "$prompt") prompt tokens read back from disk"
   curl -fsN localhost:18080/v1/chat/completions -H 'content-type: application/json' \
     -d '{"messages":[{"role":"user","content":"Count."}],"max_tokens":200,"seed":1,"ignore_eos":true,"stream":true}' >"$work/stream" 2>&1 &
   local client=$!
   until grep -q content "$work/stream"; do sleep 0.05; done
   begun=$(now)
-  kill -TERM "$pid"
-  local status=0
-  wait "$pid" || status=$?
+  within systemctl stop tokenmill
   wait "$client" || fail "the answer was broken off" || true
   grep -q DONE "$work/stream" || fail "the answer was broken off" || true
-  say "service: SIGTERM, the answer in progress came whole, ended with $status after $(since "$begun") s"
+  say "service: stopped while it answered: the answer came whole, $(within systemctl show -p Result --value tokenmill) after $(since "$begun") s"
 }
 
 # image: without a daemon: its layer laid out in an empty folder, and run as its configuration says.

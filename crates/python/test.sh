@@ -1,8 +1,9 @@
 #!/bin/sh
-# test.sh VENV [VALUES [ENCODER]]: builds the wheel with the environment's maturin, installs it there with pydantic and numpy, runs the tests.
+# test.sh VENV [VALUES [ENCODER]]: builds the wheel with the environment's maturin, installs it there with pydantic and numpy, runs the tests,
+# and holds the stubs of types against it.
 set -eu
 cd "$(dirname "$0")/../.."
-venv=$1
+venv=$(realpath "$1")
 target=${CARGO_TARGET_DIR:-target}
 "$venv/bin/maturin" build --quiet --manifest-path crates/python/Cargo.toml --profile "${PROFILE:-dev}" --out "$target/python"
 "$venv/bin/pip" install --quiet --force-reinstall --no-deps "$target"/python/tokenmill-*.whl

@@ -5,7 +5,7 @@ from typing import Any, TypeVar, overload
 _T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-__all__: list[str]
+__all__ = ["Answer", "Chat", "Model", "Piece", "TokenmillError"]
 __version__: str
 
 class TokenmillError(RuntimeError): ...
