@@ -202,6 +202,7 @@ PY
   tar -xzf "$work/layer" -C "$root"
   begun=$(since "$begun")
   say "files: $(cd "$root" && find . -type f | sort | tr '\n' ' ')"
+  [ -n "$(find "$root/models" -maxdepth 0 -perm -o+w)" ] || fail "nobody cannot write to /models" || true
   mkdir -p "$root/proc"
   mount -t proc proc "$root/proc"
   asked=$model

@@ -162,7 +162,8 @@ fn image(packed: &Packed) -> Result<Vec<u8>, String> {
         Entry::new(&CERTIFICATES[1..], certificates),
         Entry::new("etc/passwd", "nobody:x:65534:65534:nobody:/models:/none\n"),
         Entry::new("etc/group", "nobody:x:65534:\n"),
-        Entry { path: "models/.keep".to_owned(), mode: 0o666, bytes: Vec::new() },
+        // (Nobody writes there what is fetched, also where a volume begins as its copy.)
+        Entry { path: "models/".to_owned(), mode: 0o777, bytes: Vec::new() },
     ];
     files.extend(
         packed
