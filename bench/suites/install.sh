@@ -72,8 +72,8 @@ refused() { say "does not install: $(grep -m 1 -iE "$1" "$work/err" | xargs -0 |
 archive() {
   bare archive
   local begun; begun=$(now)
-  inside sh -c 'mkdir -p /opt && tar -xzf /dist/tokenmill-*-x86_64-linux.tar.gz -C /opt --strip-components=1'
-  answers "$(since "$begun")" /opt/bin/tokenmill || true
+  inside sh -c 'tar -xzf /dist/tokenmill-*-x86_64-linux.tar.gz -C /opt && ln -s /opt/tokenmill-*/bin/tokenmill /usr/local/bin/'
+  answers "$(since "$begun")" tokenmill || true
   gone
 }
 
@@ -143,7 +143,7 @@ ready() {
   fail "no server: $(within journalctl -u tokenmill -n 3 --no-pager -o cat | tr '\n' ' ')"
 }
 ask() {
-  curl -fs localhost:18080/v1/chat/completions -H 'content-type: application/json' \
+  curl -fsS localhost:18080/v1/chat/completions -H 'content-type: application/json' -H "authorization: Bearer $key" \
     -d '{"messages":[{"role":"user","content":"'"$(printf 'Tell me of the sea and the sky. %.0s' $(seq 40))"'"}],"max_tokens":8,"seed":1,"temperature":0}'
 }
 of() { python3 -c 'import json, sys; a = json.loads(sys.argv[1]); print(eval(sys.argv[2], {"a": a}))' "$1" "$2"; }
@@ -151,14 +151,16 @@ of() { python3 -c 'import json, sys; a = json.loads(sys.argv[1]); print(eval(sys
 # service: enabled, used, killed, used again, stopped while it answers.
 service() {
   local own=$root/var/lib/tokenmill first second begun
-  inside install -d -o tokenmill -g tokenmill -m 750 /var/lib/tokenmill
   [ ! -f "$root/model.gguf" ] || { cp "$root/model.gguf" "$own/" && asked=/var/lib/tokenmill/model.gguf; }
+  # (What `sudo -H -u tokenmill` does.)
+  key=$(inside setpriv --reuid tokenmill --regid tokenmill --clear-groups env HOME=/var/lib/tokenmill tokenmill key add ann 2>"$work/err") || { fail "$(tail -1 "$work/err")"; return 1; }
   sed -i "s|^# port = .*|port = 18080|; s|^# models = .*|models = [\"$asked\"]|" "$root/etc/tokenmill/config.toml"
   boot || return 1
   within systemctl enable --quiet --now tokenmill >"$work/err" 2>&1 || { fail "$(within journalctl -u tokenmill -n 3 --no-pager -o cat | tr '\n' ' ')"; return 1; }
   ready || return 1
   say "service: $(within systemctl is-active tokenmill), $(within systemctl is-enabled tokenmill), $(within systemd-analyze security tokenmill --no-pager | grep -o 'level for.*: [0-9.]* [A-Z]*' | sed 's/level for.*:/systemd-analyze security/')"
   first=$(ask) || { fail "no answer"; return 1; }
+  [ "$(key=none ask 2>&1 | grep -c 401)" = 1 ] || fail "it answers whoever has no key" || true
   sleep 2
   within systemctl kill --signal=KILL tokenmill
   begun=$(now)
@@ -170,7 +172,7 @@ service() {
   [ "$(of "$first" "$text")" = "$(of "$second" "$text")" ] || fail "another answer after kill -9" || true
   [ "$(of "$second" "$disk")" -gt 0 ] || fail "the prompt cache is lost" || true
   say "service: kill -9, ready again after $begun s (2 s of them RestartSec), the same answer, $(of "$second" "$disk") of $(of "$second" "$prompt") prompt tokens read back from disk"
-  curl -fsN localhost:18080/v1/chat/completions -H 'content-type: application/json' \
+  curl -fsN localhost:18080/v1/chat/completions -H 'content-type: application/json' -H "authorization: Bearer $key" \
     -d '{"messages":[{"role":"user","content":"Count."}],"max_tokens":200,"seed":1,"ignore_eos":true,"stream":true}' >"$work/stream" 2>&1 &
   local client=$!
   until grep -q content "$work/stream"; do sleep 0.05; done
