@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""doors.py TOKENMILL MODEL RUST C PYTHON [ROUNDS [TOKENS]]: the speed of one answer through each door, beside `tokenmill run`.
+"""doors.py TOKENMILL MODEL RUST C PYTHON [ROUNDS [TOKENS [OTHER]]]: the speed of one answer through each door, beside `tokenmill run`.
 
 RUST and C are programs (`cargo build --release --example speed`; `crates/capi/build.sh`, then
 `cc -O2 -Itarget/capi bench/suites/doors/speed.c -Ltarget/capi -ltokenmill -Wl,-rpath,$PWD/target/capi -o speed-c`), PYTHON is one that has the
-module. Each round asks the same question of all four, the order turned by one each time. Prints each round, the medians, and the share of `run`;
+module; OTHER is another build of tokenmill. Each round asks the same question of all, the order turned by one each time. Prints each round, the medians, and the share of `run`;
 fails where a door generates another number of tokens.
 """
 
@@ -19,7 +19,7 @@ QUESTION = "Why is the sky blue, and why is it red when the sun goes down?"
 
 def main():
     tokenmill, model, rust, c, python = sys.argv[1:6]
-    rounds, tokens = (int(value) for value in (sys.argv[6:] + ["9", "200"][len(sys.argv) - 6:]))
+    rounds, tokens = (int(value) for value in [*sys.argv[6:8], *["9", "200"][len(sys.argv[6:8]):]])
     rest = [model, QUESTION, str(tokens)]
     doors = {
         "run": [tokenmill, "run", model, QUESTION, "--temp", "0", "-n", str(tokens), "--json"],
@@ -27,10 +27,12 @@ def main():
         "C": [c, *rest],
         "Python": [python, SCRIPT, *rest],
     }
+    if len(sys.argv) > 8:
+        doors["other"] = [sys.argv[8], *doors["run"][1:]]
     found = {name: [] for name in doors}
     names = list(doors)
     for at in range(rounds):
-        for name in names[at % 4:] + names[:at % 4]:
+        for name in names[at % len(names):] + names[:at % len(names)]:
             done = subprocess.run(doors[name], stdin=subprocess.DEVNULL, capture_output=True, text=True)
             if done.returncode:
                 sys.exit(f"{name}: {done.stderr}")
