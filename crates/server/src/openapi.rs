@@ -68,6 +68,7 @@ fn told() -> Value {
     json!({
         "openapi": "3.1.0",
         "info": { "title": "tokenmill", "version": env!("CARGO_PKG_VERSION") },
+        "tags": reference::tags(),
         "paths": paths,
         "components": { "securitySchemes": schemes, "schemas": errors() },
     })
@@ -113,9 +114,12 @@ fn operation(route: &Route, path: &str) -> Value {
             "application/x-ndjson": { "schema": { "type": "string" } },
         }),
     };
+    let named = reference::about(&format!("{} {}", route.method, route.path));
+    let (about, tag) = named.unwrap_or_default();
     let mut operation = json!({
         "operationId": format!("{} {path}", route.method),
-        "summary": reference::about(&format!("{} {}", route.method, route.path)),
+        "summary": about,
+        "tags": [tag],
         "responses": {
             "2XX": { "description": "The answer.", "content": content },
             "4XX": error.clone(),

@@ -1,10 +1,6 @@
-//! docs/api.md: every route by dialect, what it is for, who may ask it, and the members it takes, as `/openapi.json` tells them.
+//! What each route is for, by dialect; a test writes docs/api.md of it and of what `/openapi.json` tells.
 
-use std::fmt::Write as _;
-
-use serde_json::Value;
-
-use crate::routes::{Access, ROUTES};
+use serde_json::{Value, json};
 
 /// Routes of one dialect, each with what it is for.
 struct Section {
@@ -146,7 +142,28 @@ const SECTIONS: &[Section] = &[
     },
 ];
 
-const HEAD: &str = "\
+/// What a route is for, and its dialect.
+pub fn about(route: &str) -> Option<(&'static str, &'static str)> {
+    SECTIONS.iter().find_map(|section| {
+        let (_, about) = section.routes.iter().find(|(name, _)| *name == route)?;
+        Some((*about, section.title))
+    })
+}
+
+/// The dialects, as tags of the description.
+pub fn tags() -> Vec<Value> {
+    let tag = |section: &Section| json!({ "name": section.title, "description": format!("docs: {}", section.pages) });
+    SECTIONS.iter().map(tag).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use super::*;
+    use crate::routes::{Access, ROUTES};
+
+    const HEAD: &str = "\
 # API reference
 
 <!-- Written by `cargo xtask docs` from the server's table of routes: not to be edited. -->
@@ -156,64 +173,58 @@ Every route there is. `GET /openapi.json` tells the same to programs (OpenAPI 3.
 nested objects are told on the pages that are named.
 ";
 
-/// What a route is for.
-pub fn about(route: &str) -> Option<&'static str> {
-    let mut routes = SECTIONS.iter().flat_map(|section| section.routes);
-    routes.find(|(name, _)| *name == route).map(|(_, about)| *about)
-}
-
-/// The page, of the description.
-pub fn page(told: &Value) -> String {
-    let mut text = HEAD.to_owned();
-    for Section { title, pages, routes } in SECTIONS {
-        let _ = write!(
-            text,
-            "\n## {title}\n\nIn words: {pages}.\n\n| route | for | |\n|---|---|---|\n"
-        );
-        for (name, about) in *routes {
-            let _ =
-                writeln!(text, "| `{}` | {} | {about} |", name.replace("{*", "{"), access(name));
-        }
-        for (name, _) in *routes {
-            let members = members(told, name);
-            if !members.is_empty() {
-                let _ = write!(text, "\n`{name}`: {}\n", members.join(", "));
+    /// The page, of the description.
+    fn page(told: &Value) -> String {
+        let mut text = HEAD.to_owned();
+        for Section { title, pages, routes } in SECTIONS {
+            let _ = write!(
+                text,
+                "\n## {title}\n\nIn words: {pages}.\n\n| route | for | |\n|---|---|---|\n"
+            );
+            for (name, about) in *routes {
+                let _ = writeln!(
+                    text,
+                    "| `{}` | {} | {about} |",
+                    name.replace("{*", "{"),
+                    access(name)
+                );
+            }
+            for (name, _) in *routes {
+                let members = members(told, name);
+                if !members.is_empty() {
+                    let _ = write!(text, "\n`{name}`: {}\n", members.join(", "));
+                }
             }
         }
+        text
     }
-    text
-}
 
-fn access(name: &str) -> &'static str {
-    let route = ROUTES.iter().find(|route| format!("{} {}", route.method, route.path) == name);
-    match route.map(|route| route.access) {
-        Some(Access::Open) => "open",
-        Some(Access::Keyed) => "key",
-        Some(Access::Operator) => "operator",
-        None => "nobody",
+    fn access(name: &str) -> &'static str {
+        let route = ROUTES.iter().find(|route| format!("{} {}", route.method, route.path) == name);
+        match route.map(|route| route.access) {
+            Some(Access::Open) => "open",
+            Some(Access::Keyed) => "key",
+            Some(Access::Operator) => "operator",
+            None => "nobody",
+        }
     }
-}
 
-/// Members of a route's body: name, and the kinds of its values where they are known.
-fn members(told: &Value, name: &str) -> Vec<String> {
-    let (method, path) = name.split_once(' ').unwrap_or_default();
-    let operation = &told["paths"][path.replace("{*", "{")][method.to_lowercase()];
-    let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
-    let required = |name: &str| {
-        schema["required"].as_array().is_some_and(|all| all.iter().any(|one| one == name))
-    };
-    let member = |(name, told): (&String, &Value)| {
-        let kinds = told["type"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        let kinds = kinds.filter(|kind| *kind != "null").collect::<Vec<_>>().join(" or ");
-        let mark = if required(name) { "**" } else { "" };
-        format!("{mark}`{name}`{mark} {kinds}").trim_end().to_owned()
-    };
-    schema["properties"].as_object().into_iter().flatten().map(member).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
+    /// Members of a route's body: name, and the kinds of its values where they are known.
+    fn members(told: &Value, name: &str) -> Vec<String> {
+        let (method, path) = name.split_once(' ').unwrap_or_default();
+        let operation = &told["paths"][path.replace("{*", "{")][method.to_lowercase()];
+        let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
+        let required = |name: &str| {
+            schema["required"].as_array().is_some_and(|all| all.iter().any(|one| one == name))
+        };
+        let member = |(name, told): (&String, &Value)| {
+            let kinds = told["type"].as_array().into_iter().flatten().filter_map(Value::as_str);
+            let kinds = kinds.filter(|kind| *kind != "null").collect::<Vec<_>>().join(" or ");
+            let mark = if required(name) { "**" } else { "" };
+            format!("{mark}`{name}`{mark} {kinds}").trim_end().to_owned()
+        };
+        schema["properties"].as_object().into_iter().flatten().map(member).collect()
+    }
 
     #[test]
     fn the_reference_has_every_route_and_is_written_down() {
