@@ -18,6 +18,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 
 import aiohttp
 from dynamo.common.backend import EngineConfig, LLMEngine, LlmRegistration, WorkerConfig
@@ -79,12 +80,14 @@ class Tokenmill(LLMEngine):
         parser.add_argument("--name", help="what clients call it [default: the model]")
         parser.add_argument("--tokenmill", default="tokenmill", help="the program")
         parser.add_argument("--namespace", default="dynamo")
-        parser.add_argument("flags", nargs="*", help="behind --: flags of `tokenmill serve`")
-        args = parser.parse_args(argv)
+        argv = sys.argv[1:] if argv is None else argv
+        end = argv.index("--") if "--" in argv else len(argv)
+        args = parser.parse_args(argv[:end])
+        args.flags = argv[end + 1:]
         name = args.name = args.name or args.model
         config = WorkerConfig(
             namespace=args.namespace, component="tokenmill", endpoint="generate",
-            model_name=args.card, served_model_name=name, use_kv_events=True,
+            model_name=args.card, served_model_name=name,
             discovery_backend=os.environ.get("DYN_DISCOVERY_BACKEND", "etcd"),
             request_plane=os.environ.get("DYN_REQUEST_PLANE", "tcp"),
             event_plane=os.environ.get("DYN_EVENT_PLANE", "zmq"))
@@ -108,7 +111,7 @@ class Tokenmill(LLMEngine):
                 await asyncio.sleep(0.1)
         log.info("tokenmill %s at %s, process %d", info["version"], self.url, self.server.pid)
         self.total_blocks = info["num_blocks"]
-        self.tasks.append(asyncio.create_task(self.watch()))
+        self.tasks = [asyncio.create_task(self.watch()), asyncio.create_task(self.tell_load())]
         llm = LlmRegistration(
             context_length=info["max_model_len"], kv_cache_block_size=info["block_size"],
             total_kv_blocks=info["num_blocks"], max_num_seqs=info["max_running_requests"])
@@ -129,11 +132,13 @@ class Tokenmill(LLMEngine):
         return [0]
 
     def attach_snapshot_publisher(self, publisher):
-        self.snapshots = publisher
-        self.tasks.append(asyncio.get_running_loop().create_task(self.tell_load()))
+        self.snapshots = publisher  # (called from a thread of Dynamo's, which has no event loop)
 
     async def tell_load(self):
         while True:
+            await asyncio.sleep(EVERY_S)
+            if self.snapshots is None:
+                continue
             try:
                 async with self.session.get(f"{self.url}/load") as reply:
                     usage = (await reply.json())["models"][self.args.name]["kv_cache_usage"]
@@ -142,7 +147,6 @@ class Tokenmill(LLMEngine):
                     gpu_cache_usage=usage, dp_rank=0))
             except (aiohttp.ClientError, KeyError):
                 pass  # it ends, or its model comes back
-            await asyncio.sleep(EVERY_S)
 
     async def generate(self, request, context):
         headers = {"x-request-id": context.id()}
