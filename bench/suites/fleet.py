@@ -12,7 +12,7 @@ prefix, how many find it in the cache of the worker that gets them; beside it th
 clients ask at once while a worker is killed (SIGKILL), started again, and another one drained. Every answer is compared
 with the one that a worker gives that is asked directly. Standard library only, but for Dynamo's card."""
 
-import argparse, http.client, json, os, random, re, shutil, signal, socket, subprocess, sys, tempfile, threading, time
+import argparse, atexit, http.client, json, os, random, re, shutil, signal, socket, subprocess, sys, tempfile, threading, time
 import urllib.error, urllib.request
 
 WORDS = ("river stone lamp garden window paper engine bridge market winter shadow copper signal harbour meadow "
@@ -63,6 +63,7 @@ class Worker:
     def start(self):
         log = open(os.path.join(self.options.logs, f"worker-{self.port}.log"), "ab")
         self.process = subprocess.Popen(self.command(), stdout=log, stderr=log, env=self.options.env)
+        atexit.register(self.stop)
         until(lambda: get(f"{self.url}/readyz"), "a worker")
 
     def counts(self):
@@ -104,6 +105,8 @@ class DynamoWorker(Worker):
         with open(path, "wb") as log:
             self.process = subprocess.Popen(self.command(), stdout=log, stderr=log, env=self.options.env)
 
+        atexit.register(self.stop)
+
         def found():
             said = re.search(r"at (http://\S+), process (\d+)", open(path, errors="replace").read())
             if self.process.poll() is not None:
@@ -136,6 +139,7 @@ class Router:
         self.url = f"http://127.0.0.1:{self.port}"
         log = open(self.log, "wb")
         self.process = subprocess.Popen(self.command(options, workers, by), stdout=log, stderr=log, env=options.env)
+        atexit.register(self.stop)
         prompt = "Is anybody there?"
 
         def answers():

@@ -24,6 +24,7 @@ import aiohttp
 from dynamo.common.backend import EngineConfig, LLMEngine, LlmRegistration, WorkerConfig
 from dynamo.common.backend.publisher import ComponentSnapshot, ZmqSource
 from dynamo.common.backend.run import run
+from dynamo.llm import exceptions
 
 log = logging.getLogger("tokenmill")
 
@@ -49,7 +50,7 @@ def asked(request):
             "return_token_ids": True}
     sampling, stop = request.get("sampling_options") or {}, request.get("stop_conditions") or {}
     if (sampling.get("n") or 1) != 1:
-        raise ValueError("n: one answer a request")
+        raise exceptions.InvalidArgument("n: one answer a request")
     for theirs, ours in SAMPLING.items():
         if sampling.get(theirs) is not None:
             body[ours] = sampling[theirs]
@@ -63,6 +64,37 @@ def asked(request):
     # Without a number, vLLM and Dynamo mean as many as the context holds.
     body.setdefault("max_tokens", 1 << 20)
     return body
+
+
+async def refused(reply):
+    """Raises what tokenmill says instead of an answer, in Dynamo's classes."""
+    if reply.status == 200:
+        return
+    said = f"tokenmill answered {reply.status}: {(await reply.text())[:500]}"
+    if reply.status in (429, 503):
+        raise exceptions.CannotConnect(said)  # it drains, or is full: another may do it
+    raise (exceptions.InvalidArgument if reply.status < 500 else exceptions.Unknown)(said)
+
+
+async def pieces(reply):
+    """An answer's chunks as Dynamo has them."""
+    finish = usage = None
+    async for line in reply.content:
+        if not line.startswith(b"data: "):
+            continue
+        if line.strip() == b"data: [DONE]":
+            yield {"token_ids": [], "index": 0, "finish_reason": finish, "completion_usage": {
+                name: usage[name] for name in ("prompt_tokens", "completion_tokens", "total_tokens")}}
+            return
+        chunk = json.loads(line[6:])
+        if "error" in chunk:
+            raise exceptions.StreamIncomplete(chunk["error"]["message"])
+        usage = chunk.get("usage") or usage
+        for choice in chunk["choices"]:
+            finish = choice["finish_reason"] or finish
+            if choice.get("token_ids"):
+                yield {"token_ids": choice["token_ids"], "index": 0}
+    raise exceptions.StreamIncomplete("tokenmill's answer broke off")
 
 
 class Tokenmill(LLMEngine):
@@ -109,7 +141,7 @@ class Tokenmill(LLMEngine):
                 break
             except aiohttp.ClientError:
                 await asyncio.sleep(0.1)
-        log.info("tokenmill %s at %s, process %d", info["version"], self.url, self.server.pid)
+        print(f"tokenmill {info['version']} at {self.url}, process {self.server.pid}", flush=True)
         self.total_blocks = info["num_blocks"]
         self.tasks = [asyncio.create_task(self.watch()), asyncio.create_task(self.tell_load())]
         llm = LlmRegistration(
@@ -153,31 +185,17 @@ class Tokenmill(LLMEngine):
         trace, span = getattr(context, "trace_id", None), getattr(context, "span_id", None)
         if trace and span:
             headers["traceparent"] = f"00-{trace}-{span}-01"
-        async with self.session.post(f"{self.url}/v1/completions", json=asked(request), headers=headers) as reply:
-            if reply.status != 200:
-                raise RuntimeError(f"tokenmill answered {reply.status}: {(await reply.text())[:500]}")
-            self.open[context.id()] = reply
-            try:
-                finish = usage = None
-                async for line in reply.content:
-                    if not line.startswith(b"data: "):
-                        continue
-                    if line.strip() == b"data: [DONE]":
-                        yield {"token_ids": [], "index": 0, "finish_reason": finish,
-                               "completion_usage": {name: usage[name] for name in (
-                                   "prompt_tokens", "completion_tokens", "total_tokens")}}
-                        return
-                    chunk = json.loads(line[6:])
-                    if "error" in chunk:
-                        raise RuntimeError(chunk["error"]["message"])
-                    usage = chunk.get("usage") or usage
-                    for choice in chunk["choices"]:
-                        finish = choice["finish_reason"] or finish
-                        if choice.get("token_ids"):
-                            yield {"token_ids": choice["token_ids"], "index": 0}
-                raise RuntimeError("tokenmill's answer broke off")
-            finally:
-                self.open.pop(context.id(), None)
+        try:
+            async with self.session.post(f"{self.url}/v1/completions", json=asked(request), headers=headers) as reply:
+                await refused(reply)
+                self.open[context.id()] = reply
+                async for piece in pieces(reply):
+                    yield piece
+        except aiohttp.ClientError as error:
+            # (What the frontend takes to another worker: `--migration-limit`.)
+            raise exceptions.Disconnected(f"tokenmill went away: {error}") from error
+        finally:
+            self.open.pop(context.id(), None)
 
     async def abort(self, context):
         reply = self.open.get(context.id())
