@@ -6,13 +6,17 @@ when a worker is killed and when one is drained.
     sh integrations/dynamo/setup.sh dynamo && dynamo/bin/pip install gguf
     python3 bench/suites/fleet.py smg --tokenmill BIN --model FILE.gguf --router smg/bin/smg
     dynamo/bin/python bench/suites/fleet.py dynamo --tokenmill BIN --model FILE.gguf
+    dynamo/bin/python bench/suites/fleet.py cost --tokenmill BIN --model FILE.gguf
 
 60 requests, one after another, over 6 prefixes of some 400 tokens in an order that is drawn: of the 54 that repeat a
 prefix, how many find it in the cache of the worker that gets them; beside it the same by turns (round robin). Then four
 clients ask at once while a worker is killed (SIGKILL), started again, and another one drained. Every answer is compared
-with the one that a worker gives that is asked directly. Standard library only, but for Dynamo's card."""
+with the one that a worker gives that is asked directly.
 
-import argparse, atexit, http.client, json, os, random, re, shutil, signal, socket, subprocess, sys, tempfile, threading, time
+`cost`: two servers, one of which tells events to a subscriber and is asked for its metrics every second, in ten pairs of
+32 streams each. Standard library only, but for Dynamo's card and `cost` (pyzmq)."""
+
+import argparse, atexit, http.client, json, os, random, re, shutil, signal, socket, statistics, subprocess, sys, tempfile, threading, time
 import urllib.error, urllib.request
 
 WORDS = ("river stone lamp garden window paper engine bridge market winter shadow copper signal harbour meadow "
@@ -51,14 +55,14 @@ def ask(url, prompt, tokens=8, timeout=60):
 class Worker:
     """tokenmill by itself, which a router asks over HTTP."""
 
-    def __init__(self, options, port=None):
-        self.options, self.port = options, port or free_port()
+    def __init__(self, options, port=None, places=8, threads=1):
+        self.options, self.places, self.threads, self.port = options, places, threads, port or free_port()
         self.url, self.process = f"http://127.0.0.1:{self.port}", None
         self.start()
 
     def command(self):
         return [self.options.tokenmill, "serve", self.options.model, "--served-model-name", "fleet", "--port",
-                str(self.port), "--ctx", "4k", "--slots", "8", "--threads", "1", "--quiet"]
+                str(self.port), "--ctx", "4k", "--slots", str(self.places), "--threads", str(self.threads), "--quiet"]
 
     def start(self):
         log = open(os.path.join(self.options.logs, f"worker-{self.port}.log"), "ab")
@@ -279,15 +283,86 @@ def card(model, folder):
     write("generation_config.json", {"eos_token_id": eos})
 
 
+class Heard:
+    """Who hears a worker's events and reads its metrics, as a router does: batches, pages."""
+
+    def __init__(self, worker, address):
+        import zmq
+        self.socket, self.worker, self.over = zmq.Context.instance().socket(zmq.SUB), worker, threading.Event()
+        self.socket.connect(address)
+        self.socket.subscribe(b"")
+        self.socket.RCVTIMEO = 200
+        self.again, self.batches, self.bytes, self.pages = zmq.Again, 0, 0, 0
+        for each in (self.hear, self.scrape):
+            threading.Thread(target=each, daemon=True).start()
+
+    def hear(self):
+        while not self.over.is_set():
+            try:
+                self.bytes += len(self.socket.recv_multipart()[2])
+                self.batches += 1
+            except self.again:
+                pass
+
+    def scrape(self):
+        while not self.over.wait(1):
+            get(f"{self.worker.url}/metrics")
+            self.pages += 1
+
+
+class Telling(Worker):
+    """A worker that tells events."""
+
+    def command(self):
+        self.events = f"tcp://127.0.0.1:{free_port()}"
+        return super().command() + ["--kv-events", self.events]
+
+
+def cost(options):
+    """What events and metrics cost: tokens a second of 32 streams with and without, in ten pairs."""
+    plain, telling = (kind(options, places=32, threads=os.cpu_count()) for kind in (Worker, Telling))
+    heard = Heard(telling, telling.events)
+
+    def rate(worker, seed):
+        command = [options.tokenmill, "bench", "serve", worker.url, "-n", "32", "-c", "32", "-p", "40", "-o", "40",
+                   "--seed", str(seed), "--warmup", "0", "--json"]
+        said = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        if said["finished"] != 32:
+            sys.exit(f"answers are missing: {said['errors']}")
+        return said["out_tok_s"]
+
+    for worker in (plain, telling):
+        rate(worker, 1000)
+    pairs = []
+    for n in range(10):
+        order = (plain, telling) if n % 2 == 0 else (telling, plain)
+        found = {worker: rate(worker, n) for worker in order}
+        pairs.append((found[plain], found[telling]))
+    heard.over.set()
+    ratios = [told / bare for bare, told in pairs]
+    mean, error = statistics.mean(ratios), statistics.stdev(ratios) / len(ratios) ** 0.5
+    bare = [bare for bare, _ in pairs]
+    print(f"32 streams without events and metrics: {statistics.mean(bare):.1f} tok/s, {min(bare):.1f} to {max(bare):.1f} "
+          f"in ten runs; with both {statistics.mean(told for _, told in pairs):.1f}")
+    print(f"with / without, by pairs: {' '.join(f'{ratio:.3f}' for ratio in ratios)}; mean {mean:.4f}, its standard error "
+          f"{error:.4f}; heard: {heard.batches} batches, {heard.bytes} bytes, {heard.pages} pages of metrics")
+    spread = statistics.stdev(ratios)
+    good = heard.batches > 100 and heard.pages > 10 and 1 - mean < spread
+    print("good" if good else "not good: it costs more than the noise of a pair")
+    sys.exit(not good)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("which", choices=["smg", "dynamo"])
+    parser.add_argument("which", choices=["smg", "dynamo", "cost"])
     parser.add_argument("--tokenmill", required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--router", help="SMG's program")
     options = parser.parse_args()
     options.logs = tempfile.mkdtemp(prefix="fleet-")
     options.env, options.card = dict(os.environ), os.path.join(options.logs, "card")
+    if options.which == "cost":
+        cost(options)
     router_of, worker_of = (Smg, Worker) if options.which == "smg" else (Dynamo, DynamoWorker)
     plain = Worker(options)
     truth, good = answers(plain), True
