@@ -179,10 +179,10 @@ class Dynamo(Router):
                 "--router-mode", by, "--kv-cache-block-size", "16", "--migration-limit", "3"]
 
 
-def repeats(router, workers, truth):
+def repeats(router, workers, truth, count=6, times=10):
     """Of requests that repeat a prefix, how many find it; wrong answers."""
-    draw, begins = random.Random(5), prefixes(6, 260)
-    order = [n for n in range(6) for _ in range(10)]
+    draw, begins = random.Random(5), prefixes(count, 260)
+    order = [n for n in range(count) for _ in range(times)]
     draw.shuffle(order)
     seen, found, all_repeats, wrong, served = set(), 0, 0, 0, [0] * len(workers)
     before = [worker.counts() for worker in workers]
@@ -366,6 +366,7 @@ def main():
     parser.add_argument("--tokenmill", required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--router", help="SMG's program")
+    parser.add_argument("--short", action="store_true", help="two workers, 20 requests, one worker drained")
     options = parser.parse_args()
     options.logs = tempfile.mkdtemp(prefix="fleet-")
     options.env, options.card = dict(os.environ), os.path.join(options.logs, "card")
@@ -376,22 +377,23 @@ def main():
     truth, good = answers(plain), True
     if options.which == "dynamo":
         card(options.model, options.card)
-    for by in (router_of.TURNS, router_of.NEAR):
+    for by in (router_of.NEAR,) if options.short else (router_of.TURNS, router_of.NEAR):
         # Each begins with empty caches.
         options.env.update(
             DYN_DISCOVERY_BACKEND="file", DYN_FILE_KV=tempfile.mkdtemp(dir=options.logs), DYN_REQUEST_PLANE="tcp",
             DYN_EVENT_PLANE="zmq", DYN_TCP_RPC_HOST="127.0.0.1", DYN_TCP_RESPONSE_STREAM_HOST="127.0.0.1",
             DYN_EVENT_PLANE_HOST="127.0.0.1", DYN_LOG="warn", OTEL_SDK_DISABLED="true")
-        workers = [worker_of(options) for _ in range(3)]
+        workers = [worker_of(options) for _ in range(2 if options.short else 3)]
         router = router_of(options, workers, by)
         time.sleep(3)
         try:
-            found, all_repeats, wrong, served = repeats(router, workers, truth)
+            size = (4, 5) if options.short else (6, 10)
+            found, all_repeats, wrong, served = repeats(router, workers, truth, *size)
             print(f"{options.which} {by}: {found} of {all_repeats} repeats find their prefix, {wrong} wrong answers, "
                   f"requests by worker {served}", flush=True)
             good &= wrong == 0 and (by != router_of.NEAR or found >= 0.9 * all_repeats)
             if by == router_of.NEAR:
-                good &= troubles(options, router, workers, worker_of, truth)
+                good &= (drained if options.short else troubles)(options, router, workers, truth)
         finally:
             router.stop()
             for worker in workers:
@@ -403,7 +405,7 @@ def main():
     sys.exit(not good)
 
 
-def troubles(options, router, workers, worker_of, truth):
+def troubles(options, router, workers, truth):
     load = Load(router, truth)
     time.sleep(5)
     workers[0].kill()
@@ -423,7 +425,10 @@ def troubles(options, router, workers, worker_of, truth):
     right, errors, wrong = load.end()
     print(f"{options.which} started again: it is {'used' if used else 'NOT used'}; {right} right, {len(errors)} told "
           f"errors, {len(wrong)} wrong", flush=True)
-    good &= not wrong and used > 0
+    return drained(options, router, workers, truth) and good and not wrong and used > 0
+
+
+def drained(options, router, workers, truth):
     load = Load(router, truth)
     time.sleep(4)
     code = workers[1].drain()
@@ -433,7 +438,7 @@ def troubles(options, router, workers, worker_of, truth):
           flush=True)
     for error in errors[:5]:
         print(f"    {error[:160]}")
-    return good and not errors and not wrong and right > 0
+    return not errors and not wrong and right > 0
 
 
 main()

@@ -40,8 +40,8 @@ impl Mirror {
                 CacheNews::Changed(medium, changes) => {
                     self.changes += changes.list.len() as u64;
                     match medium {
-                        Medium::Memory => change(&mut self.memory, &changes),
-                        Medium::Disk => change(&mut self.disk, &changes),
+                        Medium::Memory => change(&mut self.memory, &changes, "memory"),
+                        Medium::Disk => change(&mut self.disk, &changes, "disk"),
                     }
                 }
             }
@@ -56,7 +56,7 @@ impl Mirror {
     /// Asserts that it is what the engine's prefix tree has.
     pub fn check(&self, core: &Core) {
         let mut own = BTreeMap::new();
-        change(&mut own, &core.scheduler().cached_blocks());
+        change(&mut own, &core.scheduler().cached_blocks(), "memory");
         assert_eq!(self.memory, own, "what is told, and what there is");
     }
 
@@ -72,7 +72,7 @@ impl Mirror {
     }
 }
 
-fn change(blocks: &mut BTreeMap<u64, Block>, changes: &Changes) {
+fn change(blocks: &mut BTreeMap<u64, Block>, changes: &Changes, medium: &str) {
     let is_stored = |change: &&Change| matches!(change, Change::Stored { .. });
     let stored = changes.list.iter().filter(is_stored).count();
     let mut tokens = changes.tokens.chunks((changes.tokens.len() / stored.max(1)).max(1));
@@ -80,14 +80,17 @@ fn change(blocks: &mut BTreeMap<u64, Block>, changes: &Changes) {
         match *change {
             Change::Stored { id, parent } => {
                 let is_known = |parent: u64| blocks.contains_key(&parent);
-                assert!(parent.is_none_or(is_known), "{id} goes on from what is not there");
+                assert!(
+                    parent.is_none_or(is_known),
+                    "{id} in {medium} goes on from what is not there"
+                );
                 let block = (parent, tokens.next().expect("its tokens").to_vec());
                 let before = blocks.insert(id, block);
-                assert!(before.is_none(), "{id} is stored twice");
+                assert!(before.is_none(), "{id} in {medium} is stored twice");
             }
             Change::Removed { id } => {
                 let gone = blocks.remove(&id);
-                assert!(gone.is_some(), "{id} is removed and was not there");
+                assert!(gone.is_some(), "{id} is removed from {medium} and was not there");
             }
         }
     }

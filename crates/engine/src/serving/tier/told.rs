@@ -2,7 +2,7 @@
 //! from its begin on. Those of models with recurrent states are not told: such a text is of use only
 //! where its states were kept.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use tokenmill_ir::TokenId;
@@ -94,6 +94,8 @@ struct Texts {
     runs: HashMap<RunId, OneRun>,
     /// Runs by the text before them.
     after: HashMap<RunId, Vec<RunId>>,
+    /// In how many runs that are told a block is: texts part within a run.
+    blocks: HashMap<u64, u32>,
     /// What happened and was not yet told.
     changes: Changes,
 }
@@ -112,6 +114,7 @@ impl Texts {
             block_tokens: block_tokens as usize,
             runs: HashMap::new(),
             after: HashMap::new(),
+            blocks: HashMap::new(),
             changes: Changes::default(),
         }
     }
@@ -127,11 +130,16 @@ impl Texts {
         self.runs.insert(id, OneRun { parent, tokens: tokens.to_vec(), begin: None });
         self.after.entry(parent).or_default().push(id);
         let Some(begin) = begin else { return };
-        let mut changes = std::mem::take(&mut self.changes);
-        for (id, begin) in self.texts_from(vec![(id, begin)], &mut changes) {
+        let mut new = Changes::default();
+        for (id, begin) in self.texts_from(vec![(id, begin)], &mut new) {
             self.runs.entry(id).and_modify(|run| run.begin = Some(begin));
         }
-        self.changes = changes;
+        let mut is_new = |id: u64| {
+            let runs = self.blocks.entry(id).or_default();
+            *runs += 1;
+            *runs == 1
+        };
+        keep(&new, self.block_tokens, &mut is_new, &mut self.changes);
     }
 
     fn remove(&mut self, id: RunId) {
@@ -143,9 +151,15 @@ impl Texts {
                 self.runs.entry(id).and_modify(|run| run.begin = None);
             }
             // (Each before the one that it goes on from.)
-            self.changes.list.extend(gone.list.iter().rev().map(|change| match *change {
-                Change::Stored { id, .. } | Change::Removed { id } => Change::Removed { id },
-            }));
+            for change in gone.list.iter().rev() {
+                let (Change::Stored { id, .. } | Change::Removed { id }) = *change;
+                let Some(runs) = self.blocks.get_mut(&id) else { continue };
+                *runs -= 1;
+                if *runs == 0 {
+                    self.blocks.remove(&id);
+                    self.changes.list.push(Change::Removed { id });
+                }
+            }
         }
         self.runs.remove(&id);
         if let Some(beside) = self.after.get_mut(&parent) {
@@ -158,11 +172,13 @@ impl Texts {
 
     /// All blocks that are told, each behind the one that it goes on from.
     fn all(&self) -> Changes {
-        let mut all = Changes::default();
+        let (mut all, mut once) = (Changes::default(), Changes::default());
         let first = self.after.get(&self.root).into_iter().flatten();
         let first = first.filter_map(|&id| Some((id, self.runs.get(&id)?.begin?)));
         self.texts_from(first.collect(), &mut all);
-        all
+        let mut seen = HashSet::new();
+        keep(&all, self.block_tokens, &mut |id| seen.insert(id), &mut once);
+        once
     }
 
     /// Those runs and all that go on from them, with where they begin; their blocks are noted as
@@ -185,5 +201,21 @@ impl Texts {
 
     fn behind(&self, begin: TextPlace, tokens: &[TokenId]) -> TextPlace {
         tokens.chunks(self.block_tokens).fold(begin, |at, block| at.then(block))
+    }
+}
+
+/// Of blocks that are stored, those that `is_kept` says.
+fn keep(
+    blocks: &Changes,
+    block_tokens: usize,
+    is_kept: &mut dyn FnMut(u64) -> bool,
+    out: &mut Changes,
+) {
+    for (change, tokens) in blocks.list.iter().zip(blocks.tokens.chunks(block_tokens)) {
+        let (Change::Stored { id, .. } | Change::Removed { id }) = *change;
+        if is_kept(id) {
+            out.list.push(*change);
+            out.tokens.extend_from_slice(tokens);
+        }
     }
 }
