@@ -97,12 +97,13 @@ class Worker:
 
 
 class DynamoWorker(Worker):
-    """The same with Dynamo's worker before it, which starts it on a port of its own choice."""
+    """The same with Dynamo's worker before it, which starts it on a port of its own choice, and its cache on disk."""
 
     def command(self):
         return [sys.executable, os.path.join(HERE, "../../integrations/dynamo/worker.py"), self.options.model, "--card",
                 self.options.card, "--name", "fleet", "--tokenmill", self.options.tokenmill, "--",
-                "--ctx", "4k", "--slots", "8", "--threads", "1", "--quiet"]
+                "--ctx", "4k", "--slots", "8", "--threads", "1", "--quiet",
+                "--kv-dir", os.path.join(self.options.logs, f"kv-{self.port}")]
 
     def start(self):
         path = os.path.join(self.options.logs, f"dynamo-{self.port}-{time.time_ns()}.log")
@@ -394,6 +395,10 @@ def main():
             good &= wrong == 0 and (by != router_of.NEAR or found >= 0.9 * all_repeats)
             if by == router_of.NEAR:
                 good &= (drained if options.short else troubles)(options, router, workers, truth)
+                if options.which == "dynamo":
+                    workers[1].start()
+                    time.sleep(3)
+                    good &= revived(options, router, workers, truth)
         finally:
             router.stop()
             for worker in workers:
@@ -426,6 +431,29 @@ def troubles(options, router, workers, truth):
     print(f"{options.which} started again: it is {'used' if used else 'NOT used'}; {right} right, {len(errors)} told "
           f"errors, {len(wrong)} wrong", flush=True)
     return drained(options, router, workers, truth) and good and not wrong and used > 0
+
+
+def revived(options, router, workers, truth):
+    """A worker that is replaced in peace gets what it has on disk, and finds it there."""
+    prompts = [f"{begin}\nAnd so on." for begin in prefixes(12, 261)[6:]]
+    before = [worker.counts()[0] for worker in workers]
+    places = []
+    for prompt in prompts:
+        ask(router.url, prompt)
+        after = [worker.counts()[0] for worker in workers]
+        places.append(max(range(len(workers)), key=lambda w: after[w] - before[w]))
+        before = after
+    time.sleep(2)  # (until all is on disk)
+    one = max(set(places), key=places.count)
+    own = [prompt for prompt, place in zip(prompts, places) if place == one]
+    workers[one].drain()
+    workers[one].start()
+    time.sleep(4)
+    good = [ask(router.url, prompt) == (200, truth(prompt)) for prompt in own]
+    accepted, found = workers[one].counts()
+    print(f"{options.which} replaced with its cache on disk: {accepted:.0f} of {len(own)} requests go there again, and "
+          f"find {found:.0f} tokens; {good.count(False)} wrong", flush=True)
+    return all(good) and accepted == len(own) and found >= 256 * len(own)
 
 
 def drained(options, router, workers, truth):

@@ -13,6 +13,7 @@ Discovery, planes and addresses are Dynamo's own: DYN_DISCOVERY_BACKEND, DYN_REQ
 
 import argparse
 import asyncio
+import ctypes
 import json
 import logging
 import os
@@ -42,6 +43,11 @@ def free_port():
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return one.getsockname()[1]
+
+
+def end_with_parent():
+    """The server drains when its worker is gone, even by SIGKILL (Linux)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def asked(request):
@@ -99,8 +105,8 @@ async def pieces(reply):
 
 class Tokenmill(LLMEngine):
     def __init__(self, args):
-        self.args, self.server, self.session, self.ended = args, None, None, None
-        self.port, self.events, self.replay = free_port(), free_port(), free_port()
+        self.args, self.server, self.session = args, None, None
+        self.port, self.events = free_port(), free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.total_blocks, self.snapshots, self.tasks, self.open = 0, None, [], {}
 
@@ -128,9 +134,10 @@ class Tokenmill(LLMEngine):
     async def start(self, worker_id):
         command = [self.args.tokenmill, "serve", self.args.model, "--port", str(self.port),
                    "--served-model-name", self.args.name, "--kv-events", f"tcp://127.0.0.1:{self.events}",
-                   "--kv-events-replay", f"tcp://127.0.0.1:{self.replay}", *self.args.flags]
+                   *self.args.flags]
         # (Of a group of its own: a signal to the worker is the worker's to pass on.)
-        self.server = await asyncio.create_subprocess_exec(*command, start_new_session=True)
+        self.server = await asyncio.create_subprocess_exec(
+            *command, start_new_session=True, preexec_fn=end_with_parent)
         self.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None))
         while True:
             if self.server.returncode is not None:

@@ -59,6 +59,7 @@ struct World {
     texts: Vec<Vec<TokenId>>,
     /// No call of the disk fails in this life.
     calm: bool,
+    may_fail: bool,
 }
 
 fn config(d: &mut Draw) -> Config {
@@ -125,7 +126,15 @@ impl World {
             floor_bytes: 0,
             segment_bytes: u64::from(draw.range(500, 8_000)),
         };
-        World { draw, disk: SimDisk::new(seed), config, options, texts, calm: true }
+        World {
+            draw,
+            disk: SimDisk::new(seed),
+            config,
+            options,
+            texts,
+            calm: true,
+            may_fail: false,
+        }
     }
 
     fn key(&self) -> Key {
@@ -216,9 +225,10 @@ impl World {
             }
         }
         self.check(&core, &asked, death.is_none(), totals);
-        if death.is_none() {
-            while worker.as_mut().is_some_and(TierWorker::step) {}
+        if death.is_some() {
+            return;
         }
+        while worker.as_mut().is_some_and(TierWorker::step) {}
         if let Some(mirror) = &mut mirror {
             mirror.follow();
             totals.tellers += u64::from(!mirror.texts_on_disk().is_empty());
@@ -334,7 +344,8 @@ impl World {
         if fails {
             self.disk.fail_at(soon(&mut self.draw, 40));
         }
-        self.calm = !crashes && !fails;
+        self.may_fail |= fails; // (a call that is to fail may come in a later life)
+        self.calm = !crashes && !self.may_fail;
     }
 }
 
