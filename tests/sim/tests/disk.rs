@@ -159,9 +159,7 @@ impl World {
         backend.executable(&program, &self.config.limits).expect("it compiles")
     }
 
-    /// One process, from start to its end or its death.
-    fn live(&mut self, totals: &mut Totals) {
-        let control = SimControl::default();
+    fn core(&self, control: &SimControl) -> Core {
         let program = program(&self.config.groups, VOCAB, 4);
         let backend = SimDevice::new(self.config.block_tokens, control.clone());
         let limits = self.config.limits.clone();
@@ -179,7 +177,13 @@ impl World {
             clock: Box::new(|| 0.0),
             claim: None,
         };
-        let mut core = Core::new(parts);
+        Core::new(parts)
+    }
+
+    /// One process, from start to its end or its death.
+    fn live(&mut self, totals: &mut Totals) {
+        let control = SimControl::default();
+        let mut core = self.core(&control);
         let (mut worker, mut index) = (None, Index::default());
         match self.tier() {
             Some((tier, w, i)) => (core, worker, index) = (core.with_tier(tier), Some(w), i),
@@ -207,13 +211,12 @@ impl World {
             for _ in 0..self.draw.range(0, eager) {
                 worker.as_mut().map(TierWorker::step);
             }
-            if let Some(mirror) = &mut mirror {
+            if let Some(mirror) = mirror.as_mut().filter(|_| self.draw.once_in(3)) {
                 // (The worker hears of a feed that began anew with its next step.)
-                let is_heard = self.draw.once_in(3);
-                worker.as_mut().filter(|_| is_heard).map(TierWorker::step);
+                worker.as_mut().map(TierWorker::step);
                 mirror.follow();
                 mirror.check(&core);
-                totals.told += self.check_told(mirror, &index, is_heard && worker.is_some());
+                totals.told += self.check_told(mirror, &index);
             }
             if death == Some(turn) {
                 self.disk.crash_at(self.disk.calls());
@@ -240,8 +243,8 @@ impl World {
     }
 
     /// What was told to be on disk is there, and in a calm life all of the texts that are asked is
-    /// told once its worker `is_heard`; how many of those there are.
-    fn check_told(&self, mirror: &Mirror, index: &Index, is_heard: bool) -> u64 {
+    /// told; how many of those there are.
+    fn check_told(&self, mirror: &Mirror, index: &Index) -> u64 {
         if self.config.groups.contains(&GroupKind::State) {
             assert!(mirror.texts_on_disk().is_empty(), "states are not told");
             return 0;
@@ -262,8 +265,7 @@ impl World {
             let runs = (1..=text.len() / run).map(|n| &text[..n * run]);
             for text in runs.take_while(|text| on_disk(text)) {
                 known += u64::from(told.contains(text));
-                let must = self.calm && is_heard;
-                assert!(!must || told.contains(text), "what is on disk is not told");
+                assert!(!self.calm || told.contains(text), "what is on disk is not told");
             }
         }
         known
