@@ -190,7 +190,7 @@ impl World {
             None => totals.without += 1,
         }
         let most = if self.draw.once_in(4) { 20 } else { usize::MAX };
-        let mut mirror = self.draw.once_in(2).then(|| Mirror::of(&mut core, most));
+        let mut mirror = self.draw.once_in(4).then(|| Mirror::of(&mut core, most));
         if self.draw.once_in(12) {
             control.fail_at(u64::from(self.draw.range(0, 20)));
         }
@@ -256,10 +256,15 @@ impl World {
             let id = text.chunks(run).fold(begin, |id, run| id.then(run));
             index.contains(id)
         };
-        let whole = told.iter().filter(|text| text.len() % run == 0);
-        assert!(whole.clone().all(|text| on_disk(text)), "what is told to be on disk is not");
-        let is_of_a_run = |text: &Vec<TokenId>| whole.clone().any(|run| run.starts_with(text));
-        assert!(told.iter().all(is_of_a_run), "runs are told as a whole");
+        // (In order, so that behind each text stand those that go on from it.)
+        let next = told.iter().skip(1).map(Some).chain([None]);
+        for (text, next) in told.iter().zip(next) {
+            if text.len() % run == 0 {
+                assert!(on_disk(text), "what is told to be on disk is not");
+            } else {
+                assert!(next.is_some_and(|n| n.starts_with(text)), "runs are told as a whole");
+            }
+        }
         let mut known = 0;
         for text in &self.texts {
             let runs = (1..=text.len() / run).map(|n| &text[..n * run]);
@@ -379,7 +384,7 @@ fn every_life_gives_the_oracles_tokens() {
         let common = [t.answers, t.from_disk, t.written, t.lives];
         assert!(common.iter().all(|&n| n > 2 * count), "{t:?}");
         assert!([t.damaged, t.deleted, t.without].iter().all(|&n| n > 30), "{t:?}");
-        assert!(t.told > 2 * count && t.tellers > count / 10, "{t:?}");
+        assert!(t.told > count / 2 && t.tellers > count / 20, "{t:?}");
         assert!(t.of_states > count / 10 && t.with_states > t.of_states + count / 2, "{t:?}");
     }
 }
