@@ -73,6 +73,8 @@ def run(lines, env, folder):
         for server in servers:
             os.killpg(server.pid, signal.SIGTERM)
             server.wait()
+        while servers and occupied(8080):  # (a server that drains answers still)
+            time.sleep(0.1)
 
 
 def main():

@@ -175,7 +175,7 @@ service() {
   curl -fsN localhost:18080/v1/chat/completions -H 'content-type: application/json' -H "authorization: Bearer $key" \
     -d '{"messages":[{"role":"user","content":"Count."}],"max_tokens":200,"seed":1,"ignore_eos":true,"stream":true}' >"$work/stream" 2>&1 &
   local client=$!
-  until grep -q content "$work/stream"; do sleep 0.05; done
+  until grep -q content "$work/stream" 2>/dev/null; do sleep 0.05; done
   begun=$(now)
   within systemctl stop tokenmill
   wait "$client" || fail "the answer was broken off" || true
