@@ -51,6 +51,7 @@ const CLASSES: &[(&str, Kind, Filter, [[f32; 3]; 2])] = &[
     ("Glm4vImageProcessor", Kind::Film, Filter::Bicubic, CLIP),
     ("Gemma4ImageProcessor", Kind::Budget, Filter::Bicubic, PLAIN),
     ("Kimi_K25ImageProcessor", Kind::Capped, Filter::Bicubic, HALF),
+    ("KimiVLImageProcessor", Kind::Capped, Filter::Bicubic, CLIP),
     ("Llama4ImageProcessor", Kind::Chunks, Filter::Bilinear, HALF),
     ("SiglipImageProcessor", Kind::Fixed, Filter::Bicubic, HALF),
     ("Gemma3ImageProcessor", Kind::Fixed, Filter::Bilinear, HALF),
@@ -64,6 +65,9 @@ const CLASSES: &[(&str, Kind, Filter, [[f32; 3]; 2])] = &[
     ("PixtralImageProcessor", Kind::Longest, Filter::Bicubic, CLIP),
     ("GotOcr2ImageProcessor", Kind::Tiles, Filter::Bicubic, CLIP),
 ];
+
+/// The one processor that Pillow alone does, with keys of its own.
+const KIMI_VL: &str = "KimiVL";
 
 /// Longest side that a file may ask for, pixels.
 const MOST_SIDE: u64 = 16_384;
@@ -118,7 +122,10 @@ impl Processor {
         Ok(Self {
             shape: keys.shape(kind, class)?,
             patch: bounded("patch_size", own("patch_size", tower.patch)?, 256)?,
-            merge: bounded(merge_key, own(merge_key, tower.merge)?, 16)?,
+            merge: match keys.twice("merge_kernel_size")?.filter(|_| class.starts_with(KIMI_VL)) {
+                Some(merge) => bounded("merge_kernel_size", merge, 16)?,
+                None => bounded(merge_key, own(merge_key, tower.merge)?, 16)?,
+            },
             frames: bounded("temporal_patch_size", own("temporal_patch_size", frames(film))?, 8)?,
             filter,
             backend: keys.backend(class, filter)?,
@@ -211,6 +218,7 @@ impl Keys<'_> {
     fn backend(&self, class: &str, filter: Filter) -> Result<Backend, MediaError> {
         let pillow = self.flag("use_fast")? == Some(false)
             || class.ends_with("Pil")
+            || class.starts_with(KIMI_VL)
             || filter == Filter::Lanczos;
         Ok(if pillow { Backend::Pillow } else { Backend::Torchvision })
     }
@@ -237,6 +245,7 @@ impl Keys<'_> {
             Kind::Native => self.native([56 * 56, 28 * 28 * 1280], false),
             Kind::Film => self.native([112 * 112, 28 * 28 * 15_000], true),
             Kind::Budget => self.budget(),
+            Kind::Capped if class.starts_with(KIMI_VL) => self.limited(),
             Kind::Capped => self.capped(),
             Kind::Chunks => self.chunks(),
             Kind::Fixed => Ok(Shape::Fixed {
@@ -276,6 +285,26 @@ impl Keys<'_> {
         match high == wide {
             true => Ok(Shape::Capped { patches, side: high }),
             false => Err(wrong("size", size, "max_height and max_width must be equal")),
+        }
+    }
+
+    /// As [`capped`](Self::capped), by the keys of Kimi-VL's own code, whose rotations end at 512 patches.
+    fn limited(&self) -> Result<Shape, MediaError> {
+        const PADS: &str = "pad_input";
+        if self.flag(PADS)? != Some(true) {
+            let value = self.get(PADS).cloned().unwrap_or_default();
+            return Err(wrong(PADS, &value, "images have to be filled up"));
+        }
+        let patches = self.size("in_token_limit", 1 << 16)?.unwrap_or(4096);
+        Ok(Shape::Capped { patches, side: 511 })
+    }
+
+    /// The side of a square that a list says twice.
+    fn twice(&self, key: &'static str) -> Result<Option<u32>, MediaError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        match value.as_array().map(Vec::as_slice) {
+            Some([one, other]) if one == other => side(key, one, 256).map(Some),
+            _ => Err(wrong(key, value, "it must be two equal numbers")),
         }
     }
 
