@@ -20,7 +20,7 @@ fn recorded() -> Value {
 /// The formula that `record.py` has.
 fn picture([width, height]: [u32; 2]) -> Picture {
     let all = (0..height).flat_map(|y| (0..width).map(move |x| (x, y)));
-    let value = |x, y, c| ((x * (3 + c) + y * (5 - c) + x * y / 8 + 40 * c) % 256) as u8;
+    let value = |x: u32, y: u32, c: u32| ((x * (3 + c) + y * (5 - c) + x * y / 8 + 40 * c) % 256) as u8;
     let rgb = all.flat_map(|(x, y)| [0, 1, 2].map(|c| value(x, y, c)));
     Picture::new(width, height, rgb.collect()).expect("fits")
 }
@@ -64,8 +64,10 @@ fn judge(class: &Value, row: &Value, tower: Tower) -> Result<Option<String>, Str
         digests => digests.clone(),
     };
     match found {
-        Ok(found) if Value::from(found) == expected => Ok(None),
-        Ok(_) => Err("other numbers than the original's".to_owned()),
+        Ok(found) => match Value::from(found) == expected {
+            true => Ok(None),
+            false => Err("other numbers than the original's".to_owned()),
+        },
         Err(words) if words.contains(&key) || key == "image_processor_type" => Ok(Some(key)),
         Err(words) => Err(format!("refused without its name: {words}")),
     }

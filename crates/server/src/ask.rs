@@ -258,36 +258,21 @@ impl Ask {
         }
     }
 
-    /// The conversation that it goes on with, to be changed.
-    pub fn conversation_mut(&mut self) -> Option<&mut Conversation> {
-        match self {
-            Self::Generate { ask, .. } | Self::Count { ask, .. } => match &mut ask.input {
-                Input::Conversation(talk) => Some(talk),
-                Input::Prompts { .. } | Input::Infill(_) | Input::Shown { .. } => None,
-            },
-            Self::Numbers { .. } | Self::Look { .. } => None,
-        }
-    }
-
     /// Its images, in order, to be changed.
     pub fn images_mut(&mut self) -> Vec<&mut Image> {
         match self {
+            Self::Generate { ask, .. } | Self::Count { ask, .. } => match &mut ask.input {
+                Input::Conversation(talk) => talk.images_mut().collect(),
+                Input::Shown { images, .. } => images.iter_mut().collect(),
+                Input::Prompts { .. } | Input::Infill(_) => Vec::new(),
+            },
             Self::Numbers { ask, .. } => match &mut ask.measure {
-                Measure::Embed { inputs, .. } => inputs.iter_mut().filter_map(Item::image_mut).collect(),
+                Measure::Embed { inputs, .. } => {
+                    inputs.iter_mut().filter_map(Item::image_mut).collect()
+                }
                 Measure::Rank { .. } => Vec::new(),
             },
-            Self::Generate { ask, .. } | Self::Count { ask, .. }
-                if matches!(ask.input, Input::Shown { .. }) =>
-            {
-                match &mut ask.input {
-                    Input::Shown { images, .. } => images.iter_mut().collect(),
-                    _ => Vec::new(),
-                }
-            }
-            other => {
-                let talk = other.conversation_mut();
-                talk.map_or_else(Vec::new, |talk| talk.images_mut().collect())
-            }
+            Self::Look { .. } => Vec::new(),
         }
     }
 }

@@ -66,7 +66,7 @@ impl Family {
     fn run(&self, meta: Meta) -> Result<Found, String> {
         let mut checkpoint = self.model.checkpoint.clone();
         checkpoint.meta = meta;
-        let both = || {
+        let both = || -> Result<_, ModelError> {
             let whole = spec_of(&checkpoint)?;
             let unused = lower(&whole, &checkpoint, KvFormat::F32)?.unused;
             let spec = outputs_of(whole);
@@ -74,7 +74,7 @@ impl Family {
         };
         let (unused, lowered, spec) = match both() {
             Ok(both) => both,
-            Err::<_, ModelError>(error) => return Ok(Found::Refused(error.to_string())),
+            Err(error) => return Ok(Found::Refused(error.to_string())),
         };
         if let Some(first) = unused.first() {
             return Ok(Found::Refused(format!("tensor {first} is not used")));

@@ -277,12 +277,16 @@ fn preprocessor_of(meta: &Meta) -> Option<String> {
     ];
     let square = square.contains(&class).then_some(side).flatten();
     let square = square.map(|n| json!({ "height": n, "width": n }));
+    let whole = |key: &str| meta.opt_u32(key).ok().flatten();
     let size = match class {
         "CLIPImageProcessor" => side.map(|n| json!({ "shortest_edge": n })),
         "PixtralImageProcessor" => side.map(|n| json!({ "longest_edge": n })),
+        // (Newer converters say to what the longer side is made; it was four tiles.)
+        "Idefics3ImageProcessor" => whole("clip.vision.preproc_image_size")
+            .or(side.map(|n| 4 * n))
+            .map(|n| json!({ "longest_edge": n })),
         _ => square.clone(),
     };
-    let whole = |key: &str| meta.opt_u32(key).ok().flatten();
     // (Heights and widths behind each other.)
     let canvases = list("clip.vision.image_grid_pinpoints");
     let canvases = canvases.map(|all| all.chunks_exact(2).map(<[f64]>::to_vec).collect());
@@ -298,7 +302,9 @@ fn preprocessor_of(meta: &Meta) -> Option<String> {
         "patch_size": meta.opt_u32("clip.vision.patch_size").ok().flatten(),
         "size": size,
         "image_grid_pinpoints": canvases,
-        "crop_size": square.filter(|_| class == "CLIPImageProcessor"),
+        "crop_size": square.filter(|_| ["CLIPImageProcessor", "LlavaNextImageProcessor"].contains(&class)),
+        "max_image_size": side.filter(|_| class == "Idefics3ImageProcessor")
+            .map(|n| json!({ "longest_edge": n })),
     });
     Some(written.to_string())
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use thiserror::Error;
 use tokenmill_ir::TokenId;
-use tokenmill_media::{MediaError, Picture, Processor, Tower};
+use tokenmill_media::{MediaError, Picture, Processor, Tower, grid};
 use tokenmill_models::vision::VisionSpec;
 use tokenmill_sched::Inputs;
 
@@ -158,7 +158,7 @@ impl Eyes {
 /// A description, with the encoder's own size where it names none.
 fn sized(mut config: Value, vision: &VisionSpec) -> Value {
     let named = |key: &str| config.get(key).is_some_and(|value| !value.is_null());
-    let sizes = ["size", "crop_size", "max_image_size"];
+    let sizes = ["size", "crop_size", "max_image_size", "image_grid_pinpoints"];
     if vision.side.is_some() && config.is_object() && !sizes.into_iter().any(named) {
         let usual = usual(vision);
         for key in sizes {
@@ -198,10 +198,15 @@ fn usual(vision: &VisionSpec) -> Value {
             "size": { "shortest_edge": side }, "crop_size": square,
         }),
         "llava_next" => {
-            json!({ "image_processor_type": "LlavaNextImageProcessor", "size": square })
+            let canvases = [[1, 2], [2, 1], [2, 2], [3, 1], [1, 3]].map(|c| c.map(|n| n * side));
+            json!({
+                "image_processor_type": "LlavaNextImageProcessor", "size": square, "crop_size": square,
+                "image_grid_pinpoints": canvases,
+            })
         }
         "llava_onevision" => json!({
             "image_processor_type": "LlavaOnevisionImageProcessor", "size": square,
+            "image_grid_pinpoints": grid(side),
         }),
         "internvl" => json!({
             "image_processor_type": "GotOcr2ImageProcessor", "processor_class": "InternVLProcessor",

@@ -12,6 +12,7 @@ squares of merged patches, within them patches row by row; columns are channel, 
 """
 
 import base64
+import copy
 import hashlib
 import io
 import json
@@ -66,7 +67,7 @@ def told(case, width, height, alone, data, grids, split):
 
 def made(case):
     """The original of a case."""
-    config = dict(case["config"])
+    config = copy.deepcopy(case["config"])  # (Some write into it.)
     name = config.pop("image_processor_type")
     pillow = case["backend"] == "pillow"
     for key in ("use_fast", "processor_class"):
