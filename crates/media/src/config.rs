@@ -71,6 +71,10 @@ const KIMI_VL: &str = "KimiVL";
 const KIMI_VL_KEYS: &[&str] =
     &["patch_size", "pad_input", "in_token_limit", "merge_kernel_size", "image_mean", "image_std"];
 
+/// Keys of a size, and what is said where it has others.
+const SIDES: [&str; 2] = ["height", "width"];
+const HIGH_AND_WIDE: &str = "it must have height and width alone";
+
 /// Longest side that a file may ask for, pixels.
 const MOST_SIDE: u64 = 16_384;
 /// Most canvases, and most tiles.
@@ -135,7 +139,7 @@ impl Processor {
                 false => 1,
             },
             filter,
-            backend: keys.backend(class, filter)?,
+            backend: keys.backend(class, (kind, filter))?,
             rescale,
             mean,
             std,
@@ -223,12 +227,19 @@ impl Keys<'_> {
 
     /// torchvision's, but for Lanczos, which models were trained with before it had that, and for
     /// files that ask for Pillow's.
-    fn backend(&self, class: &str, filter: Filter) -> Result<Backend, MediaError> {
+    fn backend(&self, class: &str, (kind, filter): (Kind, Filter)) -> Result<Backend, MediaError> {
+        const KEY: &str = "resample";
         let pillow = self.flag("use_fast")? == Some(false)
             || class.ends_with("Pil")
-            || class.starts_with(KIMI_VL)
-            || filter == Filter::Lanczos;
-        Ok(if pillow { Backend::Pillow } else { Backend::Torchvision })
+            || class.starts_with(KIMI_VL);
+        match (pillow, filter == Filter::Lanczos) {
+            (false, true) if kind != Kind::Split => {
+                let value = self.get(KEY).cloned().unwrap_or_default();
+                Err(wrong(KEY, &value, "Lanczos is Pillow's (\"use_fast\": false)"))
+            }
+            (false, false) => Ok(Backend::Torchvision),
+            _ => Ok(Backend::Pillow),
+        }
     }
 
     /// The numbers of an object that has these keys and no others.
@@ -255,7 +266,7 @@ impl Keys<'_> {
     fn square(&self, key: &'static str) -> Result<Option<[u32; 2]>, MediaError> {
         match self.get(key) {
             Some(number @ Value::Number(_)) => Ok(Some([side(key, number, MOST_SIDE)?; 2])),
-            _ => self.exactly(key, ["height", "width"], "it must have height and width alone"),
+            _ => self.exactly(key, SIDES, HIGH_AND_WIDE),
         }
     }
 
@@ -286,7 +297,7 @@ impl Keys<'_> {
             Kind::Capped => self.capped(),
             Kind::Chunks => self.chunks(),
             Kind::Fixed => Ok(Shape::Fixed {
-                size: self.square("size")?.unwrap_or([224; 2]),
+                size: self.exactly("size", SIDES, HIGH_AND_WIDE)?.unwrap_or([224; 2]),
                 parts: self.pan_and_scan()?,
             }),
             Kind::Centre => self.centre(class),

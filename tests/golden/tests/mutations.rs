@@ -560,6 +560,10 @@ fn every_perturbed_field_is_noticed() {
             let both = |t: &TensorInfo| {
                 t.name.contains("experts.gate_up") || t.name.contains("sparse_moe.input")
             };
+            let is_full = spec.context as usize == golden.ids.len();
+            if *name == "embed.positions.first" && is_full {
+                continue; // the last token would have no position
+            }
             if *name == "experts.fused" && !model.checkpoint.tensors.iter().any(both) {
                 continue; // gates and ups are tensors of their own
             }

@@ -380,6 +380,8 @@ fn unnoticed(sight: &Sight, model: &OpenModel, changed: &VisionSpec) -> Option<S
     if !tower.unused.is_empty() || sight.images.iter().any(|i| refused(changed, i)) {
         return None;
     }
+    let mut text = spec_of(&model.checkpoint).expect("a language model");
+    changed.see(&mut text).ok()?;
     let rows = match sight.encode(changed, &tower.program, &device, model) {
         Ok(rows) => rows,
         Err(error) => return Some(format!("is a device error: {error}")),
@@ -388,8 +390,6 @@ fn unnoticed(sight: &Sight, model: &OpenModel, changed: &VisionSpec) -> Option<S
     if rows.len() != recorded.len() || worst_difference(&rows, &recorded).0 > NOTICED {
         return None;
     }
-    let mut text = spec_of(&model.checkpoint).expect("a language model");
-    changed.see(&mut text).ok()?;
     if changed.summary.is_some() {
         return Some("changes no vector".to_owned());
     }

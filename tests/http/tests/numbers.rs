@@ -340,7 +340,7 @@ fn odd_inputs_are_embedded_or_refused() {
         json!(null),
         json!(7),
         json!(true),
-        json!({ "text": "a" }),
+        json!({ "texts": "a" }),
         json!([["a"]]),
         json!(["a", 1]),
         json!([1, "a"]),

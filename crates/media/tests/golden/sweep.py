@@ -80,6 +80,8 @@ def sweep(name, config, tower, backend):
     for key in dict.fromkeys([*own, *said, *VALUES]):
         if key in SKIPPED and key not in VALUES:
             continue
+        if key == "merge_size" and "Kimi_K25" in name:
+            continue  # (record.py orders rows by the tower's.)
         for value in others(key, said.get(key, own.get(key))):
             if value != own.get(key):
                 changes.append(({"put": {key: value}}, own | {key: value}))

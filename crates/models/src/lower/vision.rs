@@ -25,6 +25,11 @@ pub fn lower_vision(vision: &VisionSpec, checkpoint: &Checkpoint) -> Result<Lowe
     let table = names::table_of(checkpoint, vision.tower.hidden);
     let mut low = Lower::new(checkpoint, checked.get(), KvFormat::F32, table);
     low.vision(vision)?;
+    // (A folder that says it has layers behind the last that counts has them.)
+    if vision.skipped > 0 && checkpoint.container == Container::Hf {
+        low.layer = vision.tower.layers.len() + vision.skipped as usize - 1;
+        low.tensor(Role::MixerNorm)?;
+    }
     low.used.extend(newline_tensor(vision, checkpoint)?.map(|t| t.name.clone()));
     low.program.check()?;
     cover::check(&low.program, checkpoint, &low.partial)?;

@@ -21,6 +21,11 @@ fn k25(k: &Keys<'_>) -> Result<VisionSpec, ModelError> {
     // (Of films.)
     k.params().note("pos_emb_time");
     let ffn = k.plain(k.u32("intermediate_size")?)?;
+    const COLUMNS: &str = "projection_hidden_size";
+    let columns = k.outer(&[COLUMNS])?.unwrap_or(1152);
+    if columns != k.u32("hidden_size")? {
+        return Err(ModelError::unsupported(COLUMNS, format!("{columns}, not the tower's width")));
+    }
     let spec = moonvit(k, (ffn, eps), ["pos_emb_height", "pos_emb_width"])?;
     Ok(VisionSpec { arch: TOWER.name, ..spec })
 }
