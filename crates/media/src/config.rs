@@ -307,9 +307,7 @@ impl Keys<'_> {
                 cut: self.flag("do_image_splitting")?.unwrap_or(true),
             }),
             Kind::Next | Kind::OneVision => self.anyres(kind),
-            Kind::Longest => {
-                Ok(Shape::Longest { edge: self.longest("size")?.unwrap_or(1024) })
-            }
+            Kind::Longest => Ok(Shape::Longest { edge: self.longest("size")?.unwrap_or(1024) }),
             Kind::Tiles => self.tiles(),
         }
     }
@@ -463,7 +461,9 @@ impl Keys<'_> {
             None => {
                 let usual = match kind {
                     Kind::OneVision => grid(384),
-                    _ => [[1, 2], [2, 1], [2, 2], [3, 1], [1, 3]].map(|c| c.map(|n| n * 336)).into(),
+                    _ => {
+                        [[1, 2], [2, 1], [2, 2], [3, 1], [1, 3]].map(|c| c.map(|n| n * 336)).into()
+                    }
                 };
                 pinpoints(&serde_json::json!(usual), tile)?
             }

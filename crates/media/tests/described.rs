@@ -20,7 +20,8 @@ fn recorded() -> Value {
 /// The formula that `record.py` has.
 fn picture([width, height]: [u32; 2]) -> Picture {
     let all = (0..height).flat_map(|y| (0..width).map(move |x| (x, y)));
-    let value = |x: u32, y: u32, c: u32| ((x * (3 + c) + y * (5 - c) + x * y / 8 + 40 * c) % 256) as u8;
+    let value =
+        |x: u32, y: u32, c: u32| ((x * (3 + c) + y * (5 - c) + x * y / 8 + 40 * c) % 256) as u8;
     let rgb = all.flat_map(|(x, y)| [0, 1, 2].map(|c| value(x, y, c)));
     Picture::new(width, height, rgb.collect()).expect("fits")
 }
@@ -94,7 +95,12 @@ fn no_changed_key_is_wrong_in_silence() {
         refused += &format!("{name}: {}\n", keys.join(", "));
     }
     assert!(count > 500, "{count} changes");
-    assert!(silent.is_empty(), "{} of {count} wrong in silence\n{}", silent.len(), silent.join("\n"));
+    assert!(
+        silent.is_empty(),
+        "{} of {count} wrong in silence\n{}",
+        silent.len(),
+        silent.join("\n")
+    );
     let expected = include_str!("golden/refused.txt");
     assert!(refused == expected, "refusals changed; refused.txt would be\n{refused}");
 }

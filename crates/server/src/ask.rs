@@ -14,10 +14,10 @@ use tokenmill_output::Piece;
 use tokio::sync::Notify;
 
 use crate::config::Limits;
-use crate::images::Image;
 use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes};
+use crate::images::Image;
 use crate::shared::Model;
 use crate::workshop::Wanted;
 

@@ -4,7 +4,9 @@ use serde_json::{Value, json};
 
 use super::manner::IGNORED;
 use super::{options, told_name};
-use crate::ask::{Ask, Found, Generate, Input, Item, Manner, Measure, Numbers, NumbersHead, Prompt};
+use crate::ask::{
+    Ask, Found, Generate, Input, Item, Manner, Measure, Numbers, NumbersHead, Prompt,
+};
 use crate::config::Limits;
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes};

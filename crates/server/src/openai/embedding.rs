@@ -38,11 +38,7 @@ pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<As
 }
 
 /// What becomes vectors: `input`, or vLLM's `messages`.
-fn inputs(
-    fields: &mut Fields,
-    limits: &Limits,
-    notes: &mut Notes,
-) -> Result<Vec<Asked>, ApiError> {
+fn inputs(fields: &mut Fields, limits: &Limits, notes: &mut Notes) -> Result<Vec<Asked>, ApiError> {
     const KEY: &str = "input";
     if let Some(messages) = fields.take("messages") {
         if fields.has(KEY) {
