@@ -21,6 +21,18 @@ fn start(path: &Path, device: Arc<dyn Device>, step_tokens: u32) -> Served {
     start_with(path, device, (160, step_tokens), None)
 }
 
+fn options(context: u32, step_tokens: u32) -> LoadOptions {
+    LoadOptions {
+        mode: Mode::F32,
+        kv: KvFormat::F32,
+        context: Some(context),
+        sequences: 4,
+        step_tokens,
+        memory_bytes: 1 << 32,
+        images: true,
+    }
+}
+
 /// With a cache on disk in that folder.
 fn start_with(
     path: &Path,
@@ -28,16 +40,8 @@ fn start_with(
     (context, step_tokens): (u32, u32),
     folder: Option<&Path>,
 ) -> Served {
-    let kv = KvFormat::F32;
-    let options = LoadOptions {
-        mode: Mode::F32,
-        kv,
-        context: Some(context),
-        sequences: 4,
-        step_tokens,
-        memory_bytes: 1 << 32,
-        images: true,
-    };
+    let options = options(context, step_tokens);
+    let kv = options.kv;
     let loaded = load(path, device, &options, |_, _| {}).expect("loaded");
     let options = ServeOptions { queue: 64, step_s: 10.0, draft: DraftMode::Suffix };
     let disk = folder.map(|folder| {
@@ -215,6 +219,20 @@ fn rows_of_another_encoder_have_other_names() {
     let (others, now) = prompt();
     assert_ne!(others, ids);
     assert_ne!(now, weights, "receipts tell it too");
+}
+
+#[test]
+fn without_images_nothing_is_loaded_to_see_them() {
+    let sight = Sight::read("vision/qwen2_vl");
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let path = sight.golden.path(Variant::Config, scratch.path());
+    let with = |images| {
+        let options = LoadOptions { images, ..options(160, 7) };
+        let device = Arc::new(ReferenceDevice::new(4));
+        let loaded = load(&path, device, &options, |_, _| {}).expect("loaded");
+        (loaded.encoder.is_some(), loaded.sight.is_some(), loaded.fit.encoder.sum() > 0)
+    };
+    assert_eq!((with(true), with(false)), ((true, true, true), (false, false, false)));
 }
 
 #[test]
