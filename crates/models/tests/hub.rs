@@ -187,6 +187,7 @@ fn said(spec: Result<ModelSpec, ModelError>) -> String {
             format!("{scale}{}", softcap.map(|c| format!("; logits to {c}")).unwrap_or_default())
         }
         Output::Pooled { kind, .. } => format!("; pooled {kind:?}"),
+        Output::Projected { cols, frame } => format!("; {cols} of the last row, {frame:?}"),
         Output::Score { kind, .. } => format!("; score of {kind:?}"),
         Output::Hidden => "; hidden".to_owned(),
     };
