@@ -168,11 +168,15 @@ fn thin_images_ask_for_no_endless_rows() {
         ("PixtralImageProcessor", edge("longest_edge")),
         ("GotOcr2ImageProcessor", square()),
     ] {
-        let config = serde_json::json!({
+        let mut config = serde_json::json!({
             "image_processor_type": name, "size": size, "crop_size": square(),
             "max_image_size": { "longest_edge": 336 }, "crop_to_patches": true,
             "do_pan_and_scan": true,
         });
+        if name == "LlavaOnevisionImageProcessor" {
+            // (Its usual ones are of tiles of 384.)
+            config["image_grid_pinpoints"] = serde_json::json!([[336, 2016], [2016, 336]]);
+        }
         let processor = Processor::read(&config, tower).unwrap_or_else(|e| panic!("{name}: {e}"));
         match processor.patches(thin.clone(), true) {
             Ok(patches) => assert!(patches.at.len() < 100_000, "{name}"),

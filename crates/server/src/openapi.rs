@@ -232,7 +232,7 @@ mod tests {
                     "temperature": ["number", "null"],
                 }),
             ),
-            ("/v1/embeddings", json!(["input"]), json!({ "input": ["string", "array"] })),
+            ("/v1/embeddings", json!(["input"]), json!({ "input": ["string", "array", "object"] })),
             ("/v1/responses", json!(["input"]), json!({ "instructions": ["string", "null"] })),
             (
                 "/v1/messages",
