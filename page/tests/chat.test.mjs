@@ -194,6 +194,7 @@ test("chats are searched, renamed, exported, deleted, brought back and imported"
   await page.getByLabel("Chats to import").setInputFiles({ name: "bad.json", mimeType: "application/json", buffer: Buffer.from('{"id":"x"}') });
   await page.getByText("no conversation of this page").waitFor();
   await page.reload();
+  await rows.first().waitFor();
   assert.equal(await rows.count(), 2);
 });
 
