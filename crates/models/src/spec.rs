@@ -273,6 +273,29 @@ pub struct Attention {
     pub blocks: bool,
 }
 
+impl Attention {
+    /// Heads of `head_dim` columns with keys of their own, products scaled by 1/√head_dim, no rotation.
+    pub fn plain(heads: u32, head_dim: u32, mask: Mask) -> Self {
+        Self {
+            heads,
+            kv_heads: heads,
+            head_dim,
+            scale: 1.0 / (head_dim as f32).sqrt(),
+            rope: None,
+            position_scale: None,
+            qk_norm: QkNorm::None,
+            v_norm: None,
+            kv: KvSource::Own,
+            mask,
+            softcap: None,
+            sinks: false,
+            gated: false,
+            multipliers: Multipliers::ONE,
+            blocks: false,
+        }
+    }
+}
+
 /// Where the keys and values of a layer come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvSource {

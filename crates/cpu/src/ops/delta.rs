@@ -8,7 +8,7 @@
 
 use tokenmill_ir::{KeyHead, Span};
 
-use super::recurrent::{slots, softplus, state};
+use super::recurrent::{one, slots, softplus, state};
 use crate::isa::Isa;
 use crate::math::{exp, inverse_sqrt, sigmoid, tree};
 use crate::step::{Cols, Job, Kernel};
@@ -266,11 +266,6 @@ impl DeltaRule {
             }
         }
     }
-}
-
-/// Part `i` of `v`, which has parts of `n` columns.
-fn one(v: Cols, i: usize, n: usize) -> Cols {
-    Cols { start: v.start + i * n, cols: n, ..v }
 }
 
 /// `1 / √n`.

@@ -41,6 +41,11 @@ pub(super) unsafe fn state(
     }
 }
 
+/// Part `i` of a view that has parts of `n` columns: a head's.
+pub(super) fn one(v: Cols, i: usize, n: usize) -> Cols {
+    Cols { start: v.start + i * n, cols: n, ..v }
+}
+
 /// `ln(1 + e^x)`.
 pub(super) fn softplus(x: f32) -> f32 {
     let small = tokenmill_ir::math::ln(1.0 + f64::from(exp(-x.abs())));

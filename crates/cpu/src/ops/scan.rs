@@ -7,7 +7,7 @@
 
 use tokenmill_ir::{Rows as RowKind, Span};
 
-use super::recurrent::{slots, softplus, state};
+use super::recurrent::{one, slots, softplus, state};
 use crate::isa::Isa;
 use crate::math::{exp, tree};
 use crate::step::{Cols, Job, Kernel};
@@ -149,7 +149,6 @@ impl Scan {
         let (b, rest) = scratch.split_at_mut(TOKENS * state_dim);
         let (c, x) = rest.split_at_mut(TOKENS * state_dim);
         let group = h / (self.heads / self.groups);
-        let one = |v: Cols, i: usize, n: usize| Cols { start: v.start + i * n, cols: n, ..v };
         let end = (span.first + span.len) as usize;
         for first in (span.first as usize..end).step_by(TOKENS) {
             let count = TOKENS.min(end - first);
@@ -179,8 +178,7 @@ impl Scan {
 
     /// Decay of the state and size of the step at a token.
     fn step(&self, job: &Job<'_>, h: usize, row: usize) -> [f32; 2] {
-        let dt = Cols { start: self.dt.start + h, cols: 1, ..self.dt };
-        let mut step = softplus(job.read(dt, row)[0] + self.dt_bias[h]);
+        let mut step = softplus(job.read(one(self.dt, h, 1), row)[0] + self.dt_bias[h]);
         step = if step < self.dt_limit.0 { self.dt_limit.0 } else { step };
         step = if step > self.dt_limit.1 { self.dt_limit.1 } else { step };
         [exp(self.rate[h] * step), step]

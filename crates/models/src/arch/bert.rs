@@ -59,24 +59,7 @@ fn spec_of(h: &Hyper<'_>, eps: f32) -> Result<ModelSpec, ModelError> {
     }
     let norm = Norm::layer(eps);
     let heads = h.u32(HEADS)?;
-    let head_dim = h.head_dim()?;
-    let attention = Attention {
-        heads,
-        kv_heads: heads,
-        head_dim,
-        scale: 1.0 / (head_dim as f32).sqrt(),
-        rope: None,
-        position_scale: None,
-        qk_norm: QkNorm::None,
-        v_norm: None,
-        kv: KvSource::Own,
-        mask: Mask::None,
-        softcap: None,
-        sinks: false,
-        gated: false,
-        multipliers: Multipliers::ONE,
-        blocks: false,
-    };
+    let attention = Attention::plain(heads, h.head_dim()?, Mask::None);
     let ffn = Ffn::Plain { width: h.u32(FFN)?, act: h.activation(Act::Gelu)? };
     let after = |body| Branch { norm_in: None, norm_sum: Some(norm), ..Branch::pre(norm, body) };
     let layer = Layer {

@@ -58,23 +58,7 @@ fn tower(h: &Hyper<'_>, mask: Mask, output: Output) -> Result<ModelSpec, ModelEr
         let found = format!("{heads} heads of {} = {hidden}", h.name(HIDDEN));
         return Err(ModelError::unsupported(&h.name(HEADS), found));
     }
-    let attention = Attention {
-        heads,
-        kv_heads: heads,
-        head_dim,
-        scale: 1.0 / (head_dim as f32).sqrt(),
-        rope: None,
-        position_scale: None,
-        qk_norm: QkNorm::None,
-        v_norm: None,
-        kv: KvSource::Own,
-        mask,
-        softcap: None,
-        sinks: false,
-        gated: false,
-        multipliers: Multipliers::ONE,
-        blocks: false,
-    };
+    let attention = Attention::plain(heads, head_dim, mask);
     let ffn = match h.meta().opt_str(ACT)?.unwrap_or_default() {
         "quick_gelu" => Ffn::Swish { width, beta: 1.702 },
         name => Ffn::Plain { width, act: act(ACT, name)? },

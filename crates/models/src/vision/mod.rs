@@ -469,22 +469,5 @@ fn tower(
 
 /// Attention of every patch to every other, or to those of its window.
 fn attention(hidden: u32, heads: u32, rope: Option<RopeSpec>, mask: Mask) -> Attention {
-    let head_dim = hidden / heads.max(1);
-    Attention {
-        heads,
-        kv_heads: heads,
-        head_dim,
-        scale: 1.0 / (head_dim as f32).sqrt(),
-        rope,
-        position_scale: None,
-        qk_norm: QkNorm::None,
-        v_norm: None,
-        kv: KvSource::Own,
-        mask,
-        softcap: None,
-        sinks: false,
-        gated: false,
-        multipliers: Multipliers::ONE,
-        blocks: false,
-    }
+    Attention { rope, ..Attention::plain(heads, hidden / heads.max(1), mask) }
 }
