@@ -26,7 +26,8 @@ const L2_BYTES: usize = 1 << 20;
 /// Whether a job is one for tiles.
 pub(super) fn is_worth(job: &LinearJob<'_>) -> bool {
     let kind = Kind::of(&job.spec);
-    job.encoding.is_bytes() && job.tokens >= WORTH_FROM && !kind.is_coded() && !kind.is_flat()
+    let other = kind.is_coded() || kind.is_of_bits() || kind.is_flat();
+    job.encoding.is_bytes() && job.tokens >= WORTH_FROM && !other
 }
 
 /// Computes a job of the int8 encoding.

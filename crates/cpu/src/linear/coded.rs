@@ -1,5 +1,5 @@
-//! Kinds whose codes are taken apart before any product: 2- and 3-bit codes, tables of sixteen
-//! values; the scales of flat ones, and of codes of floats.
+//! Kinds whose codes are taken apart before any product: tables of sixteen values; those of 2- and 3-bit codes, which few
+//! tokens take apart themselves; the scales of flat ones, and of codes of floats.
 
 use super::kind::{Kind, OfKind};
 use crate::simd::Vector;
@@ -66,15 +66,17 @@ pub(super) unsafe fn unpack<V: Vector, K: OfKind, const STEP: usize>(
 pub(super) unsafe fn three_bits<V: Vector, const STEP: usize>(codes: *const u8) -> [V::Int; 2] {
     // SAFETY: the block's planes are inside the panel.
     unsafe {
-        let [low, high] = two_bits::<V, STEP>(codes);
-        let plane = V::load(codes.add(128));
-        let [a, b] = match STEP {
-            0 => [V::left::<2>(plane), V::left::<1>(plane)],
-            1 => [plane, V::right::<1>(plane)],
-            2 => [V::right::<2>(plane), V::right::<3>(plane)],
-            _ => [V::right::<4>(plane), V::right::<5>(plane)],
-        };
-        [V::with_bits(low, a, 4), V::with_bits(high, b, 4)]
+        let vector = |i: usize| V::load(codes.add(64 * i));
+        let top = |i: usize| V::mask(V::right::<6>(vector(i)), 3);
+        match STEP {
+            0 => [V::mask(vector(0), 7), V::mask(V::right::<3>(vector(0)), 7)],
+            1 => [V::mask(vector(1), 7), V::with_bits(top(0), V::right::<4>(vector(2)), 4)],
+            2 => [V::mask(V::right::<3>(vector(1)), 7), V::mask(vector(2), 7)],
+            _ => {
+                let last = V::with_bits(top(1), V::right::<5>(vector(2)), 4);
+                [V::mask(V::right::<3>(vector(2)), 7), last]
+            }
+        }
     }
 }
 
@@ -107,15 +109,24 @@ pub(super) unsafe fn scale_and_min<V: Vector, K: OfKind, const HALF: usize>(
         let none = V::float(V::same(0));
         match K::KIND {
             Super2 => {
-                let scale = V::unsigned(scales.add(64 + 32 * b + 16 * HALF));
-                let min = V::unsigned(scales.add(320 + 32 * b + 16 * HALF));
+                let of_block = scales.add(64 + 32 * b + 8 * HALF);
+                let [scale, min] = [0, 16].map(|at| V::to_float(V::fours(of_block.add(at))));
                 let min = V::mul(V::f16s(scales.add(32)), min);
                 let min = V::sub(V::float(V::same((-0.0_f32).to_bits() as i32)), min);
                 (V::mul(V::f16s(scales), scale), min)
             }
             Super3 => {
-                let scale = V::signed(scales.add(64 + 32 * b + 16 * HALF));
-                (V::mul(full(0), scale), none)
+                let of_block = scales.add(32 + 24 * b);
+                let low = V::lanes(of_block);
+                let six = match HALF {
+                    0 => V::mask(low, 63),
+                    _ => {
+                        let high = V::left::<2>(V::fours(of_block.add(16)));
+                        V::with_bits(V::right::<6>(low), high, 60)
+                    }
+                };
+                let scale = V::to_float(V::plus32(six, V::int(V::same(-32))));
+                (V::mul(V::f16s(scales), scale), none)
             }
             TableIq1 | TableIq2 | TableIq3Xxs | TableIq3S | TableIq4 => {
                 (V::mul(full(0), V::signed(scales.add(64 + 16 * b))), none)

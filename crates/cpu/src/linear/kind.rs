@@ -236,9 +236,13 @@ impl Kind {
         matches!(self, Kind::Float8 | Kind::LookupNf4 | Kind::LookupFp4)
     }
 
+    /// Whether codes have two or three bits, and scales fewer than eight.
+    pub const fn is_of_bits(self) -> bool {
+        matches!(self, Kind::Super2 | Kind::Super3)
+    }
+
     /// Whether a kind is expanded whatever the number of tokens.
     pub const fn is_coded(self) -> bool {
-        let of_bits = matches!(self, Kind::Super2 | Kind::Super3);
         let of_tables = matches!(
             self,
             Kind::HalfTable
@@ -251,7 +255,7 @@ impl Kind {
                 | Kind::Table16Iq1
                 | Kind::Table16Iq2
         );
-        of_bits || of_tables || self.is_float_code()
+        of_tables || self.is_float_code()
     }
 
     /// Whether codes are stored as they are, beside an f32 scale and minimum.
@@ -383,7 +387,7 @@ impl Kind {
 
     /// What a kind expands to.
     pub const fn expanded(self, how: Expands) -> Kind {
-        match (self.is_coded(), self.is_full(), how) {
+        match (self.is_coded() || self.is_of_bits(), self.is_full(), how) {
             (true, _, Expands::Signs) | (_, true, Expands::Signs) => self.signs(),
             (true, _, Expands::Bytes) if self.has_halves() => self.full(),
             _ => self.wide(),

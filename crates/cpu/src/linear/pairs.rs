@@ -14,7 +14,8 @@ use std::sync::atomic::{Ordering, compiler_fence};
 
 use super::Line;
 use super::bytes::{self, PREFETCH};
-use super::encode::{BIAS, SCALE, SCALE_BIAS, SUM, residual_lines, start_word};
+use super::coded;
+use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, residual_lines, start_word};
 use super::kind::{Kind, OfKind};
 use super::tiles::ByteTile;
 use super::walk::Walk;
@@ -27,7 +28,7 @@ type V = Avx2<false>;
 const fn steps(kind: Kind) -> usize {
     use Kind::*;
     match kind {
-        _ if kind.is_narrow() => 8,
+        _ if kind.is_narrow() || kind.is_of_bits() => 8,
         Zero5 | Min5 | Super5 | Table4 => 4,
         Super6 => 2,
         _ => 1,
@@ -176,6 +177,8 @@ impl<const N: usize> Sums<N> {
             compiler_fence(Ordering::SeqCst);
             let unpacked = match bytes {
                 true => [V::int(V::same(0)); 2],
+                // Codes below 8, with a zero point of 4.
+                false if matches!(K::KIND, Kind::Super3) => coded::three_bits::<V, STEP>(codes),
                 false => bytes::unpack::<V, K, STEP>(codes),
             };
             for half in 0..2 {
@@ -255,7 +258,10 @@ impl<const N: usize> Sums<N> {
                 let bias = V::float(lines.word::<C>(n, SCALE_BIAS));
                 let product = V::fma_same(biased, lines.word::<C>(n, SCALE), bias);
                 *acc = V::fma(product, scale, *acc);
-                if const { K::KIND.has_min() } {
+                if const { K::KIND.has_min() && K::KIND.has_halves() } {
+                    let sum = half_sum::<HALF, C>(lines, n);
+                    *acc = V::fma_same(min, _mm256_castps_si256(sum), *acc);
+                } else if const { K::KIND.has_min() } {
                     *acc = V::fma_same(min, lines.word::<C>(n, SUM), *acc);
                 }
             }
@@ -282,6 +288,17 @@ unsafe fn full_pairs(codes: __m256i, a: __m256i) -> __m256i {
     }
 }
 
+/// s·f32(Σa) of half `HALF` of a block, in all lanes: [`bytes::half_sum`].
+#[inline(always)]
+unsafe fn half_sum<const HALF: usize, const C: usize>(lines: &Lines, n: usize) -> __m256 {
+    // SAFETY: as the caller.
+    unsafe {
+        let word = |word| _mm256_castsi256_ps(lines.word::<C>(n, word));
+        let sum = _mm256_fmadd_ps(word(HALF_SUM + HALF), word(SCALE), word(SCALE_BIAS));
+        _mm256_mul_ps(sum, _mm256_set1_ps(-1.0 / 32.0))
+    }
+}
+
 /// What is added to the sums of a block, or of half `HALF` of it: the bits of 1.5·2²³, less what the
 /// zero point adds. Full bytes have lost 128 already, with or without a zero point.
 #[inline(always)]
@@ -292,6 +309,11 @@ unsafe fn start<K: OfKind, const HALF: usize, const C: usize>(
 ) -> __m256i {
     // SAFETY: as the caller.
     unsafe {
+        if matches!(K::KIND, Kind::Super3) {
+            // B − 4·Σa from B − 32·Σa.
+            let sum = _mm256_sub_epi32(lines.word::<C>(n, HALF_SUM + HALF), V::same(BIAS));
+            return _mm256_add_epi32(_mm256_srai_epi32::<3>(sum), V::same(BIAS));
+        }
         match const { (K::KIND.is_full(), K::KIND.has_min(), K::KIND.has_halves()) } {
             (false, true, _) | (true, false, _) => V::same(BIAS),
             (false, false, halves) => lines.word::<C>(n, t.start + if halves { HALF } else { 0 }),

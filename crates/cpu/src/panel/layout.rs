@@ -140,8 +140,8 @@ impl PanelLayout {
             PanelLayout::Super5 => (8, 320, 256, 64),
             PanelLayout::Super6 => (8, 320, 384, 0),
             PanelLayout::Table4 => (4, 64, 256, 0),
-            PanelLayout::Super2 => (8, 576, 128, 0),
-            PanelLayout::Super3 => (8, 320, 128, 64),
+            PanelLayout::Super2 => (8, 320, 128, 0),
+            PanelLayout::Super3 => (8, 224, 192, 0),
             PanelLayout::SuperTable => (8, 192, 256, 0),
             PanelLayout::SuperTable16 => (8, 320, 256, 0),
             PanelLayout::HalfTable => (2, 64, 256, 0),
@@ -203,7 +203,10 @@ impl PanelLayout {
             PanelLayout::F32 => cols * 4 * PANEL_ROWS,
             PanelLayout::Trellis4 => trellis::panel_bytes(cols),
             _ => match self.group() {
-                Some(group) => cols.div_ceil(BLOCK_COLS * group.blocks) * group.bytes(),
+                Some(group) => {
+                    let groups = cols.div_ceil(BLOCK_COLS * group.blocks);
+                    (groups * group.bytes()).next_multiple_of(64)
+                }
                 None => 0,
             },
         }

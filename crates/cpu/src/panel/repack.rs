@@ -163,15 +163,23 @@ fn put_scales(
             scales[64 + 16 * b + row] = fields.sub_scales[b];
             scales[192 + 16 * b + row] = fields.sub_mins[b];
         }
-        PanelLayout::Super3 | PanelLayout::Super6 => {
+        PanelLayout::Super6 => {
             put_float(scales, 0, row, f16_to_f32(fields.d));
             put_pair(scales, 64 + 32 * b, row, &fields.sub_scales[2 * b..]);
         }
         PanelLayout::Super2 => {
             put(0, fields.d);
             put(32, fields.m);
-            put_pair(scales, 64 + 32 * b, row, &fields.sub_scales[2 * b..]);
-            put_pair(scales, 320 + 32 * b, row, &fields.sub_mins[2 * b..]);
+            for s in 0..2 {
+                put_four(scales, 64 + 32 * b + 8 * s, row, fields.sub_scales[2 * b + s]);
+                put_four(scales, 80 + 32 * b + 8 * s, row, fields.sub_mins[2 * b + s]);
+            }
+        }
+        PanelLayout::Super3 => {
+            put(0, fields.d);
+            let [first, second] = [0, 1].map(|s| fields.sub_scales[2 * b + s].wrapping_add(32));
+            scales[32 + 24 * b + row] = first | second << 6;
+            put_four(scales, 48 + 24 * b, row, second >> 2);
         }
         PanelLayout::Table4 => scales[16 * b + row] = fields.d as u8,
         PanelLayout::SuperTable => {
@@ -207,6 +215,11 @@ fn put_pair(scales: &mut [u8], at: usize, row: usize, pair: &[u8]) {
     scales[at + 16 + row] = pair[1];
 }
 
+/// Stores four bits for one row, where there are zeros.
+fn put_four(scales: &mut [u8], at: usize, row: usize, value: u8) {
+    scales[at + row % 8] |= value << (row / 8 * 4);
+}
+
 /// Stores an f32 for one row.
 fn put_float(scales: &mut [u8], at: usize, row: usize, value: f32) {
     scales[at + 4 * row..][..4].copy_from_slice(&value.to_le_bytes());
@@ -229,6 +242,7 @@ fn put_codes(group: Group, row: usize, codes: &[u32; 8], block: &mut [u8]) {
                 }
             }
         }
+        192 => three_bits(codes).iter().enumerate().for_each(|(i, &word)| put(low, i, word)),
         128 => halves.for_each(|(h, codes)| put(low, h, two_bits(codes))),
         _ => {
             for s in 0..4 {
@@ -237,10 +251,9 @@ fn put_codes(group: Group, row: usize, codes: &[u32; 8], block: &mut [u8]) {
             }
         }
     }
-    let low_bits = if group.low_bytes == 128 { 2 } else { 4 };
     if group.high_bytes == 64 {
         let bits = codes.iter().enumerate();
-        let bit = |c: &u32| (c >> low_bits) & 0x0101_0101;
+        let bit = |c: &u32| (c >> 4) & 0x0101_0101;
         put(high, 0, bits.fold(0, |acc, (g, c)| acc | bit(c) << g));
     }
 }
@@ -249,6 +262,24 @@ fn put_codes(group: Group, row: usize, codes: &[u32; 8], block: &mut [u8]) {
 fn two_bits(codes: &[u32; 4]) -> u32 {
     let bits = codes.iter().enumerate();
     bits.fold(0, |acc, (g, c)| acc | (c & 0x0303_0303) << (2 * g))
+}
+
+/// Codes below 8 of 32 columns in three words.
+fn three_bits(codes: &[u32; 8]) -> [u32; 3] {
+    let [a, b, c, d, e, f, g, h] = codes;
+    let low = |word: &u32| (word & 0x0303_0303) << 6;
+    let top = |word: &u32| (word & 0x0404_0404) << 4;
+    [a | b << 3 | low(d), c | e << 3 | low(h), f | g << 3 | top(d) | top(h) << 1]
+}
+
+/// Step `g` of 4 columns of such words.
+fn of_three_bits([x, y, z]: [u32; 3], g: usize) -> u32 {
+    let rest = |word: u32, bit: u32| word >> 6 & 0x0303_0303 | (z >> bit & 0x0101_0101) << 2;
+    match g {
+        3 => rest(x, 6),
+        7 => rest(y, 7),
+        _ => [x, x >> 3, y, 0, y >> 3, z, z >> 3][g] & 0x0707_0707,
+    }
 }
 
 /// One row of one block: 32 codes and their scales.
@@ -321,6 +352,7 @@ fn codes_of_row(group: Group, block: &[u8], row: usize) -> [u8; BLOCK_COLS] {
             384 if g % 4 < 3 => word(0, g / 4 * 3 + g % 4) & 0x3f3f_3f3f,
             384 => (0..3)
                 .fold(0, |acc, i| acc | (word(0, g / 4 * 3 + i) >> 6 & 0x0303_0303) << (2 * i)),
+            192 => of_three_bits([0, 1, 2].map(|i| word(0, i)), g),
             128 => (word(0, g / 4) >> (2 * (g % 4))) & 0x0303_0303,
             _ => (word(0, g / 2) >> (4 * (g % 2))) & 0x0f0f_0f0f,
         };
@@ -328,8 +360,7 @@ fn codes_of_row(group: Group, block: &[u8], row: usize) -> [u8; BLOCK_COLS] {
             64 => (word(group.low_bytes, 0) >> g) & 0x0101_0101,
             _ => 0,
         };
-        let low_bits = if group.low_bytes == 128 { 2 } else { 4 };
-        *codes = (low | high << low_bits).to_le_bytes();
+        *codes = (low | high << 4).to_le_bytes();
     }
     codes
 }
@@ -354,6 +385,7 @@ fn lane_of_group(
     };
     let signed = |at: usize| f32::from(bytes[at + row] as i8);
     let unsigned = |at: usize| f32::from(bytes[at + row]);
+    let four = |at: usize| bytes[at + row % 8] >> (row / 8 * 4) & 15;
     let raised = || codes.map(|code| table(spec.format())[usize::from(code)]);
     let (zero, mins) = (layout.zero(), [-0.0; 2]);
     let values = match layout {
@@ -371,13 +403,18 @@ fn lane_of_group(
             lane(codes, [scale; 2], [-(half(32) * unsigned(192 + 16 * b)); 2])
         }
         Super2 => {
-            let scale = |s: usize| half(0) * unsigned(64 + 32 * b + 16 * s);
-            let min = |s: usize| -(half(32) * unsigned(320 + 32 * b + 16 * s));
+            let scale = |s: usize| half(0) * f32::from(four(64 + 32 * b + 8 * s));
+            let min = |s: usize| -(half(32) * f32::from(four(80 + 32 * b + 8 * s)));
             lane(codes, [scale(0), scale(1)], [min(0), min(1)])
         }
-        Super3 | Super6 => {
+        Super3 => {
+            let low = bytes[32 + 24 * b + row];
+            let sixes = [low & 63, low >> 6 | four(48 + 24 * b) << 2];
+            let scales = sixes.map(|scale| half(0) * (f32::from(scale) - 32.0));
+            lane(codes.map(|code| code + 124), scales, mins)
+        }
+        Super6 => {
             let scale = |s: usize| full(0) * signed(64 + 32 * b + 16 * s);
-            let codes = if layout == Super3 { codes.map(|code| code + 124) } else { codes };
             lane(codes, [scale(0), scale(1)], mins)
         }
         Table4 => lane(raised(), [e8m0_to_f32_half(bytes[16 * b + row]); 2], mins),

@@ -262,6 +262,17 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
         }
     }
     #[inline(always)]
+    unsafe fn lanes(from: *const u8) -> [__m256i; 2] {
+        unsafe { halves_of!(i => _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.add(8 * i).cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn fours(from: *const u8) -> [__m256i; 2] {
+        unsafe {
+            let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast()));
+            [_mm256_and_si256(bytes, _mm256_set1_epi32(15)), _mm256_srli_epi32::<4>(bytes)]
+        }
+    }
+    #[inline(always)]
     unsafe fn signed(from: *const u8) -> [__m256; 2] {
         unsafe {
             halves_of!(i => {

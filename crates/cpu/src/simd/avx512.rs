@@ -202,6 +202,19 @@ impl<const PAIRS: bool> Vector for Avx512<PAIRS> {
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()))) }
     }
     #[inline(always)]
+    unsafe fn lanes(from: *const u8) -> __m512i {
+        unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn fours(from: *const u8) -> __m512i {
+        unsafe {
+            // Both halves of eight bytes have the same bytes.
+            let bytes = _mm512_cvtepu8_epi32(_mm_set1_epi64x(from.cast::<i64>().read_unaligned()));
+            let high = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4);
+            _mm512_and_si512(_mm512_srlv_epi32(bytes, high), _mm512_set1_epi32(15))
+        }
+    }
+    #[inline(always)]
     unsafe fn signed(from: *const u8) -> __m512 {
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))) }
     }

@@ -94,6 +94,10 @@ pub(crate) trait Vector: Sized {
     unsafe fn entries(v: Self::Int, from: u32, table: &[f32; 16]) -> Self::Float;
     /// 16 unsigned bytes as floats.
     unsafe fn unsigned(from: *const u8) -> Self::Float;
+    /// 16 unsigned bytes, one to a lane.
+    unsafe fn lanes(from: *const u8) -> Self::Int;
+    /// The low nibbles of 8 bytes in lanes 0–7, the high ones in lanes 8–15.
+    unsafe fn fours(from: *const u8) -> Self::Int;
     /// 16 signed bytes as floats.
     unsafe fn signed(from: *const u8) -> Self::Float;
     /// 16 bytes e as 2^(e − 128), subnormal below 2.
