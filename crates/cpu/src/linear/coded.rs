@@ -110,8 +110,8 @@ pub(super) unsafe fn scale_and_min<V: Vector, K: OfKind, const HALF: usize>(
         match K::KIND {
             Super2 => {
                 let of_block = scales.add(64 + 32 * b + 8 * HALF);
-                let [scale, min] = [0, 16].map(|at| V::to_float(V::fours(of_block.add(at))));
-                let min = V::mul(V::f16s(scales.add(32)), min);
+                let scale = V::to_float(V::fours(of_block));
+                let min = V::mul(V::f16s(scales.add(32)), V::to_float(V::fours(of_block.add(16))));
                 let min = V::sub(V::float(V::same((-0.0_f32).to_bits() as i32)), min);
                 (V::mul(V::f16s(scales), scale), min)
             }
