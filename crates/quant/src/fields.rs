@@ -2,6 +2,7 @@
 //! weights out from.
 
 use crate::coded::Coded;
+pub use crate::coded::Indexed;
 use crate::nvfp4::half_of_ue4m3;
 use crate::{FormatId, MXFP4_VALUES_DOUBLED, scale_and_min};
 use crate::{

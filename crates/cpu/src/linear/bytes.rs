@@ -454,7 +454,9 @@ unsafe fn start<V: Tiles, K: OfKind, const W: usize, const C: usize>(
         if !const { K::KIND.has_min() } {
             for c in 0..C {
                 let from = match K::KIND {
-                    Kind::FullHalves | Kind::Super3 => V::int(half_start::<V>(t, line, c, half)),
+                    Kind::FullHalves | Kind::Super3 | Kind::Iq2Xs | Kind::Iq2S => {
+                        V::int(half_start::<V>(t, line, c, half))
+                    }
                     _ => V::int(word::<V>(t, line, c, t.start + half)),
                 };
                 for sums in &mut sums {

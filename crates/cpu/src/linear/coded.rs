@@ -1,6 +1,7 @@
 //! Kinds whose codes are taken apart before any product: tables of sixteen values; those of 2- and 3-bit codes, which few
 //! tokens take apart themselves; the scales of flat ones, and of codes of floats.
 
+use super::books;
 use super::kind::{Kind, OfKind};
 use crate::simd::Vector;
 
@@ -9,7 +10,7 @@ macro_rules! with_kind {
     ($kind:expr, $name:ident => $run:expr) => {
         with_kind!($kind, $name => $run, [
             Super2 Super3 HalfTable FloatTable16 Flat4 Flat4x64 Flat4x128 Flat8 Flat8x64 Flat8x128
-            TableIq1 TableIq2 TableIq3Xxs TableIq3S TableIq4 Table16Iq1 Table16Iq2
+            TableIq1 TableIq4 Table16Iq1 Ternary Iq2Xxs Iq2Xs Iq2S Iq3Xxs Iq3S
         ])
     };
     ($kind:expr, $name:ident => $run:expr, [$($of:ident)+]) => {
@@ -34,10 +35,19 @@ pub(super) unsafe fn unpack<V: Vector, K: OfKind, const STEP: usize>(
 ) -> [V::Int; 2] {
     /// Codes 0–7 raised by 124.
     const THREE_BITS: [u8; 16] = [124, 125, 126, 127, 128, 129, 130, 131, 0, 0, 0, 0, 0, 0, 0, 0];
+    /// Codes 0–3 raised by 7.
+    const TERNARY: [u8; 16] = [7, 8, 9, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     // SAFETY: the block's planes are inside the panel.
     unsafe {
         match K::KIND {
             Kind::Super2 => two_bits::<V, STEP>(codes),
+            Kind::Ternary => {
+                let [low, high] = two_bits::<V, STEP>(codes);
+                [V::look_up(low, &TERNARY), V::look_up(high, &TERNARY)]
+            }
+            _ if const { K::KIND.is_book() } => {
+                books::values::<V, K, STEP>(codes, books::signs::<V, K>(codes))
+            }
             Kind::Super3 => {
                 let [low, high] = three_bits::<V, STEP>(codes);
                 [V::look_up(low, &THREE_BITS), V::look_up(high, &THREE_BITS)]
@@ -81,8 +91,11 @@ pub(super) unsafe fn three_bits<V: Vector, const STEP: usize>(codes: *const u8) 
 }
 
 /// Two bits of each of columns 8·STEP .. +8.
+///
+/// # Safety
+/// As [`unpack`].
 #[inline(always)]
-unsafe fn two_bits<V: Vector, const STEP: usize>(codes: *const u8) -> [V::Int; 2] {
+pub(super) unsafe fn two_bits<V: Vector, const STEP: usize>(codes: *const u8) -> [V::Int; 2] {
     // SAFETY: as the caller.
     unsafe {
         let plane = V::load(codes.add(64 * (STEP / 2)));
@@ -128,10 +141,12 @@ pub(super) unsafe fn scale_and_min<V: Vector, K: OfKind, const HALF: usize>(
                 let scale = V::to_float(V::plus32(six, V::int(V::same(-32))));
                 (V::mul(V::f16s(scales), scale), none)
             }
-            TableIq1 | TableIq2 | TableIq3Xxs | TableIq3S | TableIq4 => {
+            Ternary => (V::f16s(scales), none),
+            Iq2Xxs | Iq2Xs | Iq2S | Iq3Xxs | Iq3S => (books::scale::<V, K, HALF>(scales, b), none),
+            TableIq1 | TableIq4 => {
                 (V::mul(full(0), V::signed(scales.add(64 + 16 * b))), none)
             }
-            Table16Iq1 | Table16Iq2 => {
+            Table16Iq1 => {
                 (V::mul(full(0), V::signed(scales.add(64 + 32 * b + 16 * HALF))), none)
             }
             HalfTable => (V::f16s(scales.add(32 * b)), none),

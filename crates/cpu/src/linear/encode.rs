@@ -113,6 +113,12 @@ const fn is_coarse(layout: PanelLayout) -> bool {
             | Super2
             | Super3
             | Super4
+            | Ternary
+            | Iq2Xxs
+            | Iq2Xs
+            | Iq2S
+            | Iq3Xxs
+            | Iq3S
             | SuperTable
             | SuperTable16
     )

@@ -14,7 +14,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 
 use super::Line;
 use super::bytes::{self, PREFETCH};
-use super::coded;
+use super::{books, coded};
 use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, residual_lines, start_word};
 use super::kind::{Kind, OfKind};
 use super::tiles::ByteTile;
@@ -28,11 +28,22 @@ type V = Avx2<false>;
 const fn steps(kind: Kind) -> usize {
     use Kind::*;
     match kind {
+        Iq2Xxs | Iq2Xs | Iq2S | Iq3Xxs => 2,
         _ if kind.is_narrow() || kind.is_of_bits() => 8,
         Zero5 | Min5 | Super5 | Table4 => 4,
         Super6 => 2,
         _ => 1,
     }
+}
+
+/// The magnitudes of a code book.
+const fn magnitudes(kind: Kind) -> [u8; 16] {
+    let (table, mut magnitudes, mut i) = (kind.table(), [0; 16], 0);
+    while i < 8 {
+        magnitudes[i] = table[i] - 128;
+        i += 1;
+    }
+    magnitudes
 }
 
 /// How far ahead a tile of so many panels prefetches codes of this kind, in bytes: measured on Zen 3
@@ -108,9 +119,13 @@ unsafe fn add_block<K: OfKind, const C: usize, const N: usize>(
     unsafe {
         let halves = const { K::KIND.has_halves() };
         let lines = Lines { first: line, tokens: t.lines, second: residual_lines(t.blocks) };
+        let signs = match const { K::KIND.is_book() } {
+            true => books::signs::<V, K>(codes),
+            false => V::int(V::same(0)),
+        };
         let mut sums = Sums::<N>::NEW;
-        sums.add::<K, 0, C>(codes, &lines);
-        sums.add::<K, 1, C>(codes, &lines);
+        sums.add::<K, 0, C>(codes, signs, &lines);
+        sums.add::<K, 1, C>(codes, signs, &lines);
         let mut first = Sums::<N>::NEW;
         if halves {
             std::mem::swap(&mut first, &mut sums);
@@ -118,8 +133,8 @@ unsafe fn add_block<K: OfKind, const C: usize, const N: usize>(
                 first.scale::<K, 0, C>(t, scales, b, &lines, 0, acc[0]);
             }
         }
-        sums.add::<K, 2, C>(codes, &lines);
-        sums.add::<K, 3, C>(codes, &lines);
+        sums.add::<K, 2, C>(codes, signs, &lines);
+        sums.add::<K, 3, C>(codes, signs, &lines);
         for second in 0..N / C {
             if halves && N > C {
                 first.scale::<K, 0, C>(t, scales, b, &lines, second, acc[second]);
@@ -169,6 +184,7 @@ impl<const N: usize> Sums<N> {
     unsafe fn add<K: OfKind, const STEP: usize, const C: usize>(
         &mut self,
         codes: *const u8,
+        signs: [__m256i; 2],
         lines: &Lines,
     ) {
         // SAFETY: as the caller.
@@ -179,6 +195,8 @@ impl<const N: usize> Sums<N> {
                 true => [V::int(V::same(0)); 2],
                 // Codes below 8, with a zero point of 4.
                 false if matches!(K::KIND, Kind::Super3) => coded::three_bits::<V, STEP>(codes),
+                false if matches!(K::KIND, Kind::Ternary) => coded::two_bits::<V, STEP>(codes),
+                false if const { K::KIND.is_book() } => books::magnitudes::<V, K, STEP>(codes),
                 false => bytes::unpack::<V, K, STEP>(codes),
             };
             for half in 0..2 {
@@ -186,13 +204,28 @@ impl<const N: usize> Sums<N> {
                 compiler_fence(Ordering::SeqCst);
                 let q = match bytes {
                     true => V::load(codes.add(128 * STEP + 64 * half)),
+                    false if const { K::KIND.is_book() } => {
+                        V::look_up(unpacked[half], const { &magnitudes(K::KIND) })
+                    }
                     false => unpacked[half],
+                };
+                // Not zero, and negative where the weight is.
+                let signs = match const { K::KIND.is_book() } {
+                    true => {
+                        let top = V::left_by(signs, (7 - STEP - 4 * half) as u32);
+                        let one = _mm256_set1_epi8(1);
+                        [_mm256_or_si256(top[0], one), _mm256_or_si256(top[1], one)]
+                    }
+                    false => signs,
                 };
                 for n in 0..N {
                     let a = lines.word::<C>(n, 2 * STEP + half);
                     for i in 0..2 {
                         let pairs = match const { K::KIND.is_full() } {
                             true => full_pairs(q[i], a),
+                            false if const { K::KIND.is_book() } => {
+                                _mm256_maddubs_epi16(q[i], _mm256_sign_epi8(a, signs[i]))
+                            }
                             false => _mm256_maddubs_epi16(q[i], a),
                         };
                         self.pairs[n][i] = match self.held {
@@ -309,6 +342,14 @@ unsafe fn start<K: OfKind, const HALF: usize, const C: usize>(
 ) -> __m256i {
     // SAFETY: as the caller.
     unsafe {
+        if const { K::KIND.is_book() } {
+            return V::same(BIAS);
+        }
+        if matches!(K::KIND, Kind::Ternary) {
+            // B − Σa from B − 8·Σa.
+            let sum = _mm256_sub_epi32(lines.word::<C>(n, t.start), V::same(BIAS));
+            return _mm256_add_epi32(_mm256_srai_epi32::<3>(sum), V::same(BIAS));
+        }
         if matches!(K::KIND, Kind::Super3) {
             // B − 4·Σa from B − 32·Σa.
             let sum = _mm256_sub_epi32(lines.word::<C>(n, HALF_SUM + HALF), V::same(BIAS));

@@ -22,7 +22,7 @@
 //! ```
 //!
 //! Scales stay as they are in the file (f16; the 6-bit scales of q4_k to q6_k one to a byte), or are
-//! f32 where they hold more or there is room. Ternary tq1_0 and tq2_0 are Zero4 with codes 7–10.
+//! f32 where they hold more or there is room. Codes of Ternary are raised by 7 for products of nibbles.
 //! Scales u4 are the nibbles of 8 bytes, rows 0–7 in the low ones. Of each two scales u6 of a block the first and the
 //! two lowest bits of the second are a byte, the four others u4.
 //!
@@ -41,8 +41,10 @@
 //! | Table4 | mxfp4 | 2^(e−128)·v\[q\]  | e u8, 4 blocks                            |
 //! | Super2 | q2_k | (d·sc)·q − dm·m | d f16, dm f16, (sc u4 × 2, m u4 × 2) × 8   |
 //! | Super3 | q3_k | (d·(sc − 32))·(q − 4) | d f16, (sc u6 × 2) × 8               |
-//! | SuperTable | iq1_s, iq2_xxs, iq3_xxs, iq3_s, iq4_xs | (u·sc)·v\[q\] | u f32, sc i8 × 8 |
-//! | SuperTable16 | iq1_m, iq2_xs, iq2_s | (u·sc)·v\[q\] | u f32, sc i8 × 16     |
+//! | Ternary | tq1_0, tq2_0 | d·(q − 1) | d f16, 8 blocks                        |
+//! | Iq2Xxs, Iq2Xs, Iq2S, Iq3Xxs, Iq3S | the same | see [`books`] | d f16, s u4 |
+//! | SuperTable | iq1_s, iq4_xs | (u·sc)·v\[q\] | u f32, sc i8 × 8            |
+//! | SuperTable16 | iq1_m | (u·sc)·v\[q\] | u f32, sc i8 × 16                   |
 //! | HalfTable | iq4_nl | d·v\[q\] | d f16, 2 blocks                             |
 //! | FloatTable16 | nvfp4, fp4_f32 | s·v\[q\] | s f32 × 2                        |
 //! | Flat4, Flat4x64, Flat4x128 | u4_N | q·s + m | s f32, m f32, 1, 2 or 4 blocks |
@@ -56,6 +58,7 @@
 //!
 //! A group that the row does not fill is zero beyond its columns.
 
+pub mod books;
 mod layout;
 mod repack;
 pub mod trellis;

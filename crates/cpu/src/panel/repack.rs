@@ -1,7 +1,7 @@
 //! Stored rows into panels, and a row out of its panel again.
 
 use super::layout::{Group, PanelLayout, PanelSpec, float_table, table};
-use super::trellis;
+use super::{books, trellis};
 use super::{BLOCK_COLS, PANEL_ROWS};
 use tokenmill_quant::FormatId;
 use tokenmill_quant::fields::Fields;
@@ -25,6 +25,7 @@ impl PanelSpec {
         macro_rules! by_format {
             ($($id:ident)*) => {
                 match self.format() {
+                    format if self.layout().is_book() => books::repack(format, row_bytes, src, dst),
                     $(FormatId::$id => repack_codes(FormatId::$id, row_bytes, src, dst),)*
                     FormatId::BF16 => repack_pairs(row_bytes, src, dst),
                     FormatId::F16 => repack_floats::<2>(row_bytes, src, dst),
@@ -35,7 +36,7 @@ impl PanelSpec {
         }
         by_format!(
             Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K MXFP4 NVFP4 TQ1_0 TQ2_0
-            IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL IQ4_XS
+            IQ1_S IQ1_M IQ4_NL IQ4_XS
             U4_32 U4_64 U4_128 U8_32 U8_64 U8_128 FP4_F32 E4M3_32 NF4_64 FP4_64
         );
     }
@@ -98,7 +99,12 @@ fn repack_codes(format: FormatId, row_bytes: usize, src: &[u8], dst: &mut [u8]) 
                 let (scales, codes_at) = bytes.split_at_mut(group.scale_bytes);
                 put_scales(layout, (b % group.blocks, s), row, &fields, scales);
                 let at = b % group.blocks * group.block_bytes();
-                put_codes(group, row, codes, &mut codes_at[at..][..group.block_bytes()]);
+                let codes = match layout {
+                    // Codes around 8 are codes around 1.
+                    PanelLayout::Ternary => codes.map(|word| word.wrapping_sub(0x0707_0707)),
+                    _ => *codes,
+                };
+                put_codes(group, row, &codes, &mut codes_at[at..][..group.block_bytes()]);
             }
         }
     }
@@ -181,6 +187,7 @@ fn put_scales(
             scales[32 + 24 * b + row] = first | second << 6;
             put_four(scales, 48 + 24 * b, row, second >> 2);
         }
+        PanelLayout::Ternary => put(0, fields.d),
         PanelLayout::Table4 => scales[16 * b + row] = fields.d as u8,
         PanelLayout::SuperTable => {
             put_float(scales, 0, row, fields.floats[0]);
@@ -205,7 +212,8 @@ fn put_scales(
             put_float(scales, 64, row, fields.floats[1]);
         }
         PanelLayout::Float8 | PanelLayout::Lookup4 => put_float(scales, 0, row, fields.floats[0]),
-        PanelLayout::Bf16 | PanelLayout::F16 | PanelLayout::F32 | PanelLayout::Trellis4 => {}
+        // The others have ways of their own.
+        _ => {}
     }
 }
 
@@ -334,6 +342,11 @@ impl PanelSpec {
         let group = self.layout().group().expect("an integer layout");
         let bytes = &panel[block / group.blocks * group.bytes()..][..group.bytes()];
         let b = block % group.blocks;
+        if self.layout().is_book() {
+            let (codes, scales) = books::lane(self, bytes, b, row);
+            let (zero, mins) = (self.layout().zero(), [-0.0; 2]);
+            return Lane { codes, zero, scales, mins, values: Values::Integers };
+        }
         let codes = &bytes[group.scale_bytes + b * group.block_bytes()..][..group.block_bytes()];
         lane_of_group(self, bytes, b, row, codes_of_row(group, codes, row))
     }
@@ -397,6 +410,7 @@ fn lane_of_group(
     match layout {
         Zero4 | Zero5 | Zero8 => lane(codes, [half(32 * b); 2], mins),
         HalfTable => lane(raised(), [half(32 * b); 2], mins),
+        Ternary => lane(codes.map(|code| code + 7), [half(0); 2], mins),
         Min4 | Min5 => lane(codes, [half(0); 2], [half(32); 2]),
         Super4 | Super5 => {
             let scale = half(0) * unsigned(64 + 16 * b);
@@ -428,7 +442,7 @@ fn lane_of_group(
             lane(codes, [full(0); 2], [full(64); 2])
         }
         Float8 | Lookup4 => lane(codes, [full(0); 2], mins),
-        Bf16 | F16 | F32 | Trellis4 => unreachable!("no layout of codes and scales"),
+        _ => unreachable!("no layout of codes and scales"),
     }
 }
 

@@ -123,6 +123,41 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
         unsafe { both!(v => _mm256_srl_epi16(v, _mm_cvtsi32_si128(BITS as i32))) }
     }
     #[inline(always)]
+    unsafe fn left_by(v: [__m256i; 2], bits: u32) -> [__m256i; 2] {
+        unsafe { both!(v => _mm256_sll_epi16(v, _mm_cvtsi32_si128(bits as i32))) }
+    }
+    #[inline(always)]
+    unsafe fn right32<const BITS: i32>(v: [__m256i; 2]) -> [__m256i; 2] {
+        unsafe { both!(v => _mm256_srli_epi32::<BITS>(v)) }
+    }
+    #[inline(always)]
+    unsafe fn gather(table: &[u32], index: [__m256i; 2]) -> [__m256i; 2] {
+        unsafe {
+            // Loads one by one: the instruction for it takes twice as long on AMD's processors.
+            let mut at = std::mem::MaybeUninit::<[u32; 16]>::uninit();
+            Self::store(index, at.as_mut_ptr().cast());
+            let at = at.assume_init_ref();
+            let word = |i: usize| *table.as_ptr().add(at[i] as usize) as i32;
+            halves_of!(i => _mm256_setr_epi32(
+                word(8 * i), word(8 * i + 1), word(8 * i + 2), word(8 * i + 3),
+                word(8 * i + 4), word(8 * i + 5), word(8 * i + 6), word(8 * i + 7),
+            ))
+        }
+    }
+    #[inline(always)]
+    unsafe fn even_signs(v: [__m256i; 2]) -> [__m256i; 2] {
+        unsafe {
+            both!(v => {
+                let v = _mm256_and_si256(v, _mm256_set1_epi32(0x0fff_ffff));
+                let odd = _mm256_xor_si256(v, _mm256_srli_epi32::<16>(v));
+                let odd = _mm256_xor_si256(odd, _mm256_srli_epi32::<8>(odd));
+                let odd = _mm256_xor_si256(odd, _mm256_slli_epi32::<4>(odd));
+                let top = _mm256_set1_epi32(0xf000_0000_u32 as i32);
+                _mm256_or_si256(v, _mm256_and_si256(_mm256_slli_epi32::<24>(odd), top))
+            })
+        }
+    }
+    #[inline(always)]
     unsafe fn mask(v: [__m256i; 2], mask: i8) -> [__m256i; 2] {
         unsafe { both!(v => _mm256_and_si256(v, _mm256_set1_epi8(mask))) }
     }

@@ -46,6 +46,14 @@ pub(crate) trait Vector: Sized {
     unsafe fn left<const BITS: u32>(v: Self::Int) -> Self::Int;
     /// Each 16-bit part shifted right.
     unsafe fn right<const BITS: u32>(v: Self::Int) -> Self::Int;
+    /// Each 16-bit part shifted left by `bits`, which is a constant after inlining.
+    unsafe fn left_by(v: Self::Int, bits: u32) -> Self::Int;
+    /// Each lane shifted right.
+    unsafe fn right32<const BITS: i32>(v: Self::Int) -> Self::Int;
+    /// The words of `table` that the lanes of `index` name, which it has.
+    unsafe fn gather(table: &[u32], index: Self::Int) -> Self::Int;
+    /// Bits 28 + r of words: whether bits r and r + 4 of their bytes, those of the upper four left out, are odd in number.
+    unsafe fn even_signs(v: Self::Int) -> Self::Int;
     /// `v & mask`, the mask repeated in every byte.
     unsafe fn mask(v: Self::Int, mask: i8) -> Self::Int;
     /// `v | (bits & mask)`, the mask repeated in every byte.
