@@ -79,7 +79,8 @@ impl Indexed {
                 (indices, all_even(word), [(word >> 28) as u8; 2])
             }
             FormatId::IQ2_XS => {
-                let codes: [u16; 8] = std::array::from_fn(|r| half_at(block, 2 + 8 * b + 2 * (r % 4)));
+                let codes: [u16; 8] =
+                    std::array::from_fn(|r| half_at(block, 2 + 8 * b + 2 * (r % 4)));
                 let signs = (0..4).fold(0, |signs, r| signs | even(r, u32::from(codes[r] >> 9)));
                 (codes.map(|code| code & 511), signs, pair(block[66 + b]))
             }

@@ -8,24 +8,27 @@ use tokenmill_quant::FormatId;
 use tokenmill_quant::fields::code_book;
 
 /// Words of a code book of eight columns an entry: bits 0, 1 of byte j are the index of column j into the magnitudes,
-/// bits 2, 3 that of column 4 + j.
+/// bits 2, 3 that of column 4 + j. Those that differ in the bits above eight of their index lie side by side.
 const fn eights<const N: usize>(book: &[u16]) -> [u32; N] {
     let mut words = [0; N];
     let mut i = 0;
     while i < 8 * N {
         let (entry, c) = (i / 8, i % 8);
-        words[entry] |= (book[entry] as u32 >> (2 * c) & 3) << (8 * (c % 4) + 2 * (c / 4));
+        let at = entry % 256 * (N / 256) + entry / 256;
+        words[at] |= (book[entry] as u32 >> (2 * c) & 3) << (8 * (c % 4) + 2 * (c / 4));
         i += 1;
     }
     words
 }
 
-/// Words of a code book of four columns an entry: a byte for each.
+/// Words of a code book of four columns an entry, in the same order: a byte for each column.
 const fn fours<const N: usize>(book: &[u16]) -> [u32; N] {
     let mut words = [0; N];
     let mut i = 0;
     while i < 4 * N {
-        words[i / 4] |= (book[i / 4] as u32 >> (3 * (i % 4)) & 7) << (8 * (i % 4));
+        let (entry, c) = (i / 4, i % 4);
+        let at = entry % 256 * (N / 256) + entry / 256;
+        words[at] |= (book[entry] as u32 >> (3 * c) & 7) << (8 * c);
         i += 1;
     }
     words
@@ -92,18 +95,18 @@ pub(super) unsafe fn magnitudes<V: Vector, K: OfKind, const STEP: usize>(
 unsafe fn entries<V: Vector, K: OfKind>(codes: *const u8, run: usize) -> V::Int {
     // SAFETY: as the caller.
     unsafe {
-        let mut index = V::lanes(codes.add(16 * run));
-        let signs_at = const { book(K::KIND).signs_at() };
-        let bits = const { book(K::KIND).upper };
-        if bits > 0 {
-            let upper = match const { book(K::KIND).even } {
-                true => V::right32::<28>(V::load(codes.add(signs_at))),
-                false => V::lanes(codes.add(signs_at + 64)),
-            };
-            let upper = V::left_by(upper, 8 - run as u32 * bits);
-            index = V::with_bits(index, upper, const { (1 << book(K::KIND).upper) - 1 });
+        let (bytes, signs_at) = (codes.add(16 * run), const { book(K::KIND).signs_at() });
+        let words = words(K::KIND);
+        let upper = match const { (book(K::KIND).upper, book(K::KIND).even) } {
+            (0, _) => return V::words_at::<1>(words, bytes, V::int(V::same(0))),
+            (_, true) => V::right32::<28>(V::load(codes.add(signs_at))),
+            (_, false) => V::lanes(codes.add(signs_at + 64)),
+        };
+        let upper = V::right_by(upper, run as u32 * const { book(K::KIND).upper });
+        match const { book(K::KIND).upper } {
+            1 => V::words_at::<2>(words, bytes, upper),
+            _ => V::words_at::<4>(words, bytes, upper),
         }
-        V::gather(words(K::KIND), index)
     }
 }
 
@@ -146,7 +149,9 @@ pub(super) unsafe fn scale<V: Vector, K: OfKind, const HALF: usize>(
     // SAFETY: the group is inside the panel.
     unsafe {
         let four = match const { book(K::KIND).scales } {
-            0 => V::right32::<28>(V::load(scales.add(sizes.scales + b * sizes.codes + of_kind.signs_at()))),
+            0 => V::right32::<28>(V::load(
+                scales.add(sizes.scales + b * sizes.codes + of_kind.signs_at()),
+            )),
             scales_of => V::fours(scales.add(of_kind.scales_at(b) + 8 * (HALF % scales_of))),
         };
         let unit = V::mul(V::f16s(scales), V::splat(of_kind.unit));

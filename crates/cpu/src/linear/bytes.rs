@@ -57,7 +57,8 @@ unsafe fn run<V: Tiles, K: OfKind>(job: &LinearJob<'_>, scratch: &mut [Line]) {
         return unsafe { run_few::<V, K>(job) };
     }
     let panels = V::BYTE_TILE.0;
-    let expanded = const { K::KIND.is_coded() } || job.tokens >= V::EXPAND_FROM;
+    let expanded =
+        const { K::KIND.is_coded() } || job.tokens >= const { expand_from::<V>(K::KIND) };
     let wide = expanded && const { K::KIND.expanded(V::EXPANDS).is_wide() };
     let full = expanded && !wide;
     for tokens in parts(V::ISA, &job.spec, job.encoding, 0..job.tokens) {
@@ -86,6 +87,11 @@ unsafe fn run<V: Tiles, K: OfKind>(job: &LinearJob<'_>, scratch: &mut [Line]) {
             }
         }
     }
+}
+
+/// Tokens from which on expanding panels of a kind pays: entries of code books are dear to take apart.
+const fn expand_from<V: Tiles>(kind: Kind) -> usize {
+    if kind.is_book() && V::EXPAND_FROM > 5 { 5 } else { V::EXPAND_FROM }
 }
 
 /// Few tokens on packed panels, each with one from the other half of them: a core reads two streams of memory

@@ -143,12 +143,8 @@ pub(super) unsafe fn scale_and_min<V: Vector, K: OfKind, const HALF: usize>(
             }
             Ternary => (V::f16s(scales), none),
             Iq2Xxs | Iq2Xs | Iq2S | Iq3Xxs | Iq3S => (books::scale::<V, K, HALF>(scales, b), none),
-            TableIq1 | TableIq4 => {
-                (V::mul(full(0), V::signed(scales.add(64 + 16 * b))), none)
-            }
-            Table16Iq1 => {
-                (V::mul(full(0), V::signed(scales.add(64 + 32 * b + 16 * HALF))), none)
-            }
+            TableIq1 | TableIq4 => (V::mul(full(0), V::signed(scales.add(64 + 16 * b))), none),
+            Table16Iq1 => (V::mul(full(0), V::signed(scales.add(64 + 32 * b + 16 * HALF))), none),
             HalfTable => (V::f16s(scales.add(32 * b)), none),
             FloatTable16 => (full(64 * HALF), none),
             Float8 => {

@@ -14,11 +14,11 @@ use std::sync::atomic::{Ordering, compiler_fence};
 
 use super::Line;
 use super::bytes::{self, PREFETCH};
-use super::{books, coded};
 use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, residual_lines, start_word};
 use super::kind::{Kind, OfKind};
 use super::tiles::ByteTile;
 use super::walk::Walk;
+use super::{books, coded};
 use crate::simd::{Avx2, Vector};
 
 /// The instruction set of this file: what is packed is taken apart as there.

@@ -90,7 +90,8 @@ pub(super) fn repack(format: FormatId, row_bytes: usize, src: &[u8], dst: &mut [
 fn put(book: Book, row: usize, indexed: &Indexed, block: &mut [u8]) {
     let indices = &indexed.indices[..book.runs];
     let upper = indices.iter().enumerate();
-    let upper = upper.fold(0, |bits, (r, index)| bits | u32::from(index >> 8) << (r as u32 * book.upper));
+    let upper =
+        upper.fold(0, |bits, (r, index)| bits | u32::from(index >> 8) << (r as u32 * book.upper));
     let signs = (0..BLOCK_COLS).fold(0, |word, c| word | (indexed.signs >> c & 1) << sign_bit(c));
     let rest = if book.scales == 0 { u32::from(indexed.scales[0]) } else { upper };
     let word = if book.even { signs & 0x0fff_ffff | rest << 28 } else { signs };
@@ -104,7 +105,12 @@ fn put(book: Book, row: usize, indexed: &Indexed, block: &mut [u8]) {
 }
 
 /// Values (raised by 128) and scales of a row of block `b` of a group.
-pub(super) fn lane(spec: &PanelSpec, group: &[u8], b: usize, row: usize) -> ([u8; BLOCK_COLS], [f32; 2]) {
+pub(super) fn lane(
+    spec: &PanelSpec,
+    group: &[u8],
+    b: usize,
+    row: usize,
+) -> ([u8; BLOCK_COLS], [f32; 2]) {
     let book = Book::of(spec.layout());
     let sizes = spec.layout().group().expect("a layout of code books");
     let block = &group[sizes.scale_bytes + b * sizes.low_bytes..][..sizes.low_bytes];

@@ -1,8 +1,8 @@
 //! Stored rows into panels, and a row out of its panel again.
 
 use super::layout::{Group, PanelLayout, PanelSpec, float_table, table};
-use super::{books, trellis};
 use super::{BLOCK_COLS, PANEL_ROWS};
+use super::{books, trellis};
 use tokenmill_quant::FormatId;
 use tokenmill_quant::fields::Fields;
 use tokenmill_quant::float::{bf16_factor, bf16_to_f32, e4m3_to_f32, e8m0_to_f32_half, f16_to_f32};

@@ -129,12 +129,28 @@ impl<const PAIRS: bool> Vector for Avx512<PAIRS> {
         unsafe { _mm512_sll_epi16(v, _mm_cvtsi32_si128(bits as i32)) }
     }
     #[inline(always)]
+    unsafe fn right_by(v: __m512i, bits: u32) -> __m512i {
+        unsafe { _mm512_srl_epi16(v, _mm_cvtsi32_si128(bits as i32)) }
+    }
+    #[inline(always)]
     unsafe fn right32<const BITS: i32>(v: __m512i) -> __m512i {
         unsafe { _mm512_srl_epi32(v, _mm_cvtsi32_si128(BITS)) }
     }
     #[inline(always)]
-    unsafe fn gather(table: &[u32], index: __m512i) -> __m512i {
-        unsafe { _mm512_i32gather_epi32::<4>(index, table.as_ptr().cast()) }
+    unsafe fn words_at<const EACH: usize>(
+        table: &[u32],
+        bytes: *const u8,
+        which: __m512i,
+    ) -> __m512i {
+        unsafe {
+            let each = _mm_cvtsi32_si128(EACH.trailing_zeros() as i32);
+            let mut index = _mm512_sll_epi32(Self::lanes(bytes), each);
+            if EACH > 1 {
+                let which = _mm512_and_si512(which, _mm512_set1_epi32(EACH as i32 - 1));
+                index = _mm512_or_si512(index, which);
+            }
+            _mm512_i32gather_epi32::<4>(index, table.as_ptr().cast())
+        }
     }
     #[inline(always)]
     unsafe fn even_signs(v: __m512i) -> __m512i {

@@ -48,10 +48,17 @@ pub(crate) trait Vector: Sized {
     unsafe fn right<const BITS: u32>(v: Self::Int) -> Self::Int;
     /// Each 16-bit part shifted left by `bits`, which is a constant after inlining.
     unsafe fn left_by(v: Self::Int, bits: u32) -> Self::Int;
+    /// Each 16-bit part shifted right, likewise.
+    unsafe fn right_by(v: Self::Int, bits: u32) -> Self::Int;
     /// Each lane shifted right.
     unsafe fn right32<const BITS: i32>(v: Self::Int) -> Self::Int;
-    /// The words of `table` that the lanes of `index` name, which it has.
-    unsafe fn gather(table: &[u32], index: Self::Int) -> Self::Int;
+    /// Words of a table: of each `EACH` (1, 2 or 4) that a byte names, which the table has, that of the lowest bits of
+    /// the lane of `which`.
+    unsafe fn words_at<const EACH: usize>(
+        table: &[u32],
+        bytes: *const u8,
+        which: Self::Int,
+    ) -> Self::Int;
     /// Bits 28 + r of words: whether bits r and r + 4 of their bytes, those of the upper four left out, are odd in number.
     unsafe fn even_signs(v: Self::Int) -> Self::Int;
     /// `v & mask`, the mask repeated in every byte.
