@@ -3,7 +3,7 @@
 
 use crate::coded::Coded;
 pub use crate::coded::Indexed;
-use crate::nvfp4::half_of_ue4m3;
+use crate::nvfp4::e4m3_of_ue4m3;
 use crate::{FormatId, MXFP4_VALUES_DOUBLED, scale_and_min};
 use crate::{
     grids, iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs, iq4_nl, iq4_xs, q3_k, tq1_0, tq2_0,
@@ -43,7 +43,7 @@ pub struct Fields {
     pub d: u16,
     /// f16 bits of the block minimum (or of the scale of the minima).
     pub m: u16,
-    /// Sub-block scales: 8 of 32 columns, or 16 of 16 columns.
+    /// Sub-block scales: 8 of 32 columns, or 16 of 16 columns (four e4m3 bytes of nvfp4).
     pub sub_scales: [u8; 16],
     /// Sub-block minima: 8 of 32 columns, or 16 of 16 columns.
     pub sub_mins: [u8; 16],
@@ -126,7 +126,7 @@ impl Fields {
                 self.read_ternary(half(64), &std::array::from_fn(|c| tq2_0::code(block, c)));
             }
             FormatId::NVFP4 => {
-                self.floats = std::array::from_fn(|s| half_of_ue4m3(block[s]));
+                (0..4).for_each(|s| self.sub_scales[s] = e4m3_of_ue4m3(block[s]));
                 for (b, codes) in self.codes[..2].iter_mut().enumerate() {
                     *codes = std::array::from_fn(|g| {
                         let (sub, in_sub) = (2 * b + g / 4, g % 4);

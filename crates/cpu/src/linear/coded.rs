@@ -9,7 +9,7 @@ use crate::simd::Vector;
 macro_rules! with_kind {
     ($kind:expr, $name:ident => $run:expr) => {
         with_kind!($kind, $name => $run, [
-            Super2 Super3 HalfTable FloatTable16 Flat4 Flat4x64 Flat4x128 Flat8 Flat8x64 Flat8x128
+            Super2 Super3 HalfTable Nvfp4 FloatTable16 Flat4 Flat4x64 Flat4x128 Flat8 Flat8x64 Flat8x128
             TableIq1 TableIq4 Table16Iq1 Ternary Iq2Xxs Iq2Xs Iq2S Iq3Xxs Iq3S
         ])
     };
@@ -146,6 +146,10 @@ pub(super) unsafe fn scale_and_min<V: Vector, K: OfKind, const HALF: usize>(
             TableIq1 | TableIq4 => (V::mul(full(0), V::signed(scales.add(64 + 16 * b))), none),
             Table16Iq1 => (V::mul(full(0), V::signed(scales.add(64 + 32 * b + 16 * HALF))), none),
             HalfTable => (V::f16s(scales.add(32 * b)), none),
+            Nvfp4 => {
+                let half = V::float(V::same((0.5 * V::E4M3_UNIT).to_bits() as i32));
+                (V::mul(V::e4m3(V::lanes(scales.add(16 * HALF)), 0), half), none)
+            }
             FloatTable16 => (full(64 * HALF), none),
             Float8 => {
                 let unit = V::float(V::same(V::E4M3_UNIT.to_bits() as i32));

@@ -106,6 +106,7 @@ const fn is_coarse(layout: PanelLayout) -> bool {
         Zero4
             | Table4
             | HalfTable
+            | Nvfp4
             | FloatTable16
             | Flat4
             | Flat4x64

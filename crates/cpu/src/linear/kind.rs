@@ -43,6 +43,7 @@ kinds! {
     Super6
     Table4
     HalfTable
+    Nvfp4
     FloatTable16
     Flat4
     Flat4x64
@@ -146,6 +147,7 @@ impl Kind {
             (PanelLayout::Super6, _) => Kind::Super6,
             (PanelLayout::Table4, _) => Kind::Table4,
             (PanelLayout::HalfTable, _) => Kind::HalfTable,
+            (PanelLayout::Nvfp4, _) => Kind::Nvfp4,
             (PanelLayout::FloatTable16, _) => Kind::FloatTable16,
             (PanelLayout::Flat4, _) => Kind::Flat4,
             (PanelLayout::Flat4x64, _) => Kind::Flat4x64,
@@ -176,6 +178,7 @@ impl Kind {
             Kind::Super6 => PanelLayout::Super6,
             Kind::Table4 => PanelLayout::Table4,
             Kind::HalfTable => PanelLayout::HalfTable,
+            Kind::Nvfp4 => PanelLayout::Nvfp4,
             Kind::FloatTable16 => PanelLayout::FloatTable16,
             Kind::Flat4 => PanelLayout::Flat4,
             Kind::Flat4x64 => PanelLayout::Flat4x64,
@@ -224,7 +227,7 @@ impl Kind {
             Kind::Iq3Xxs => FormatId::IQ3_XXS,
             Kind::Iq3S => FormatId::IQ3_S,
             Kind::TableIq4 | Kind::HalfTable => FormatId::IQ4_XS,
-            Kind::FloatTable16 => FormatId::NVFP4,
+            Kind::Nvfp4 | Kind::FloatTable16 => FormatId::NVFP4,
             _ => FormatId::IQ2_XXS,
         })
     }
@@ -260,6 +263,7 @@ impl Kind {
         let of_tables = matches!(
             self,
             Kind::HalfTable
+                | Kind::Nvfp4
                 | Kind::FloatTable16
                 | Kind::TableIq1
                 | Kind::TableIq4

@@ -47,6 +47,8 @@ pub enum PanelLayout {
     SuperTable16,
     /// 4-bit indices into the format's table, f16 scale per 32.
     HalfTable,
+    /// 4-bit indices into the doubled e2m1 table, e4m3 scale per 16.
+    Nvfp4,
     /// 4-bit indices into the doubled e2m1 table, f32 scale per 16.
     FloatTable16,
     /// 4-bit codes, f32 scale and minimum per 32.
@@ -125,7 +127,8 @@ impl PanelLayout {
             FormatId::IQ1_S | FormatId::IQ4_XS => PanelLayout::SuperTable,
             FormatId::IQ1_M => PanelLayout::SuperTable16,
             FormatId::IQ4_NL => PanelLayout::HalfTable,
-            FormatId::NVFP4 | FormatId::FP4_F32 => PanelLayout::FloatTable16,
+            FormatId::NVFP4 => PanelLayout::Nvfp4,
+            FormatId::FP4_F32 => PanelLayout::FloatTable16,
             FormatId::TQ1_0 | FormatId::TQ2_0 => PanelLayout::Ternary,
             FormatId::U4_32 => PanelLayout::Flat4,
             FormatId::U4_64 => PanelLayout::Flat4x64,
@@ -167,6 +170,7 @@ impl PanelLayout {
             PanelLayout::SuperTable => (8, 192, 256, 0),
             PanelLayout::SuperTable16 => (8, 320, 256, 0),
             PanelLayout::HalfTable => (2, 64, 256, 0),
+            PanelLayout::Nvfp4 => (1, 32, 256, 0),
             PanelLayout::FloatTable16 | PanelLayout::Flat4 => (1, 128, 256, 0),
             PanelLayout::Flat4x64 => (2, 128, 256, 0),
             PanelLayout::Flat4x128 => (4, 128, 256, 0),
@@ -190,7 +194,7 @@ impl PanelLayout {
             Zero5 | Table4 => 16,
             Super6 => 32,
             Zero8 | Super3 | SuperTable | SuperTable16 | HalfTable | FloatTable16 => 128,
-            Iq2Xxs | Iq2Xs | Iq2S | Iq3Xxs | Iq3S => 128,
+            Iq2Xxs | Iq2Xs | Iq2S | Iq3Xxs | Iq3S | Nvfp4 => 128,
             _ => 0,
         }
     }
@@ -206,7 +210,7 @@ impl PanelLayout {
     pub const fn scale_cols(self) -> usize {
         use PanelLayout::*;
         match self {
-            Super2 | Super3 | Super6 | SuperTable16 | FloatTable16 | Iq2Xs | Iq2S => 16,
+            Super2 | Super3 | Super6 | SuperTable16 | FloatTable16 | Nvfp4 | Iq2Xs | Iq2S => 16,
             Bf16 | F16 | F32 | Trellis4 => 0,
             _ => BLOCK_COLS,
         }

@@ -46,7 +46,8 @@
 //! | SuperTable | iq1_s, iq4_xs | (u·sc)·v\[q\] | u f32, sc i8 × 8            |
 //! | SuperTable16 | iq1_m | (u·sc)·v\[q\] | u f32, sc i8 × 16                   |
 //! | HalfTable | iq4_nl | d·v\[q\] | d f16, 2 blocks                             |
-//! | FloatTable16 | nvfp4, fp4_f32 | s·v\[q\] | s f32 × 2                        |
+//! | Nvfp4 | nvfp4 | (s/2)·v\[q\] | s e4m3 × 2                                |
+//! | FloatTable16 | fp4_f32 | s·v\[q\] | s f32 × 2                               |
 //! | Flat4, Flat4x64, Flat4x128 | u4_N | q·s + m | s f32, m f32, 1, 2 or 4 blocks |
 //! | Flat8, Flat8x64, Flat8x128 | u8_N | q·s + m | s f32, m f32, 1, 2 or 4 blocks |
 //! | Float8 | e4m3_32 | s·value | s f32                                          |

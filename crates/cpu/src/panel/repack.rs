@@ -197,6 +197,7 @@ fn put_scales(
             put_float(scales, 0, row, fields.floats[0]);
             put_pair(scales, 64 + 32 * b, row, &fields.sub_scales[2 * b..]);
         }
+        PanelLayout::Nvfp4 => put_pair(scales, 0, row, &fields.sub_scales[stored_block % 2 * 2..]),
         PanelLayout::FloatTable16 => {
             let first = 2 * (stored_block % 2);
             put_float(scales, 0, row, fields.floats[first]);
@@ -437,6 +438,10 @@ fn lane_of_group(
             let scale = |s: usize| full(0) * signed(64 + 32 * b + 16 * s);
             lane(raised(), [scale(0), scale(1)], mins)
         }
+        Nvfp4 => {
+            let scale = |s: usize| 0.5 * e4m3_to_f32(bytes[16 * s + row]);
+            lane(raised(), [scale(0), scale(1)], mins)
+        }
         FloatTable16 => lane(raised(), [full(0), full(64)], mins),
         Flat4 | Flat4x64 | Flat4x128 | Flat8 | Flat8x64 | Flat8x128 => {
             lane(codes, [full(0); 2], [full(64); 2])
@@ -512,6 +517,19 @@ mod tests {
                 }
             }
             check(format.id, 33, 2816);
+        }
+    }
+
+    #[test]
+    fn panels_of_files_types_take_no_more_than_the_file() {
+        // Those that are still laid out wider, and how much at most.
+        let wider = [(FormatId::IQ1_S, 2.81), (FormatId::IQ1_M, 2.65), (FormatId::TQ1_0, 1.23)];
+        for format in FORMATS.iter().filter(|f| f.id.is_weight() && f.ggml_type.is_some()) {
+            let spec = PanelSpec::new(format.id, 4096, 2048).expect("a legal shape");
+            let most =
+                wider.iter().find(|(id, _)| *id == format.id).map_or(1.03, |(_, most)| *most);
+            let ratio = spec.bytes() as f64 / (4096 * spec.stored_row_bytes()) as f64;
+            assert!(ratio <= most, "{}: {ratio:.3} of the file's bytes", format.name);
         }
     }
 
