@@ -5,9 +5,7 @@ use crate::coded::Coded;
 pub use crate::coded::Indexed;
 use crate::nvfp4::e4m3_of_ue4m3;
 use crate::{FormatId, MXFP4_VALUES_DOUBLED, scale_and_min};
-use crate::{
-    grids, iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs, iq4_nl, iq4_xs, q3_k, tq1_0, tq2_0,
-};
+use crate::{grids, iq1_m, iq1_s, iq2_xxs, iq3_s, iq3_xxs, iq4_nl, iq4_xs, q3_k, tq1_0, tq2_0};
 
 /// What the codes of a format stand for where they are indices; no meaning for other formats.
 pub const fn code_values(format: FormatId) -> &'static [i8; 16] {
@@ -62,7 +60,7 @@ impl Fields {
         floats: [0.0; 4],
     };
 
-    /// Takes one stored block apart. `block` is exactly one block of a format of codes.
+    /// Takes one stored block apart. `block` is exactly one block of a format of codes, and not of those of [`Indexed`].
     ///
     /// # Panics
     /// If the block is shorter, or the format has no codes.
@@ -106,11 +104,6 @@ impl Fields {
             FormatId::Q3_K => self.read_super3(block),
             FormatId::IQ1_S => self.read_coded(&iq1_s::read(block)),
             FormatId::IQ1_M => self.read_coded(&iq1_m::read(block)),
-            FormatId::IQ2_XXS => self.read_coded(&iq2_xxs::read(block)),
-            FormatId::IQ2_XS => self.read_coded(&iq2_xs::read(block)),
-            FormatId::IQ2_S => self.read_coded(&iq2_s::read(block)),
-            FormatId::IQ3_XXS => self.read_coded(&iq3_xxs::read(block)),
-            FormatId::IQ3_S => self.read_coded(&iq3_s::read(block)),
             FormatId::IQ4_XS => self.read_coded(&iq4_xs::read(block)),
             _ => self.read_other(format, block),
         }

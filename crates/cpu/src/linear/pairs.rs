@@ -4,7 +4,8 @@
 //! `vpmaddubsw` adds two products in 16 bits. Those of codes below 64 are added up in 16 bits for
 //! as long as they cannot overflow, 2·127·code a time, and then widened at once by `vpmaddwd`: two
 //! instructions for 32 products instead of three. Full bytes lose their zero point of 128 first; the
-//! product is then |w|·(a with the sign of w), whose pairs just fit: 2·128·127.
+//! product is then |w|·(a with the sign of w), whose pairs just fit: 2·128·127. Entries of code books are magnitudes and
+//! signs to begin with.
 
 #![allow(clippy::needless_range_loop)] // tiles are indexed by token and half a panel
 
@@ -179,7 +180,7 @@ impl<const N: usize> Sums<N> {
     // SAFETY: zeros are vectors.
     const NEW: Self = unsafe { std::mem::zeroed() };
 
-    /// Adds 8 columns, `STEP` of the block.
+    /// Adds 8 columns, `STEP` of the block; `signs` are those of the block where there is a code book.
     #[inline(always)]
     unsafe fn add<K: OfKind, const STEP: usize, const C: usize>(
         &mut self,

@@ -176,16 +176,12 @@ fn put_scales(
         PanelLayout::Super2 => {
             put(0, fields.d);
             put(32, fields.m);
-            for s in 0..2 {
-                put_four(scales, 64 + 32 * b + 8 * s, row, fields.sub_scales[2 * b + s]);
-                put_four(scales, 80 + 32 * b + 8 * s, row, fields.sub_mins[2 * b + s]);
-            }
+            put_fours(scales, 64 + 32 * b, row, &fields.sub_scales[2 * b..]);
+            put_fours(scales, 80 + 32 * b, row, &fields.sub_mins[2 * b..]);
         }
         PanelLayout::Super3 => {
             put(0, fields.d);
-            let [first, second] = [0, 1].map(|s| fields.sub_scales[2 * b + s].wrapping_add(32));
-            scales[32 + 24 * b + row] = first | second << 6;
-            put_four(scales, 48 + 24 * b, row, second >> 2);
+            put_sixes(scales, 32 + 24 * b, row, &fields.sub_scales[2 * b..]);
         }
         PanelLayout::Ternary => put(0, fields.d),
         PanelLayout::Table4 => scales[16 * b + row] = fields.d as u8,
@@ -224,9 +220,18 @@ fn put_pair(scales: &mut [u8], at: usize, row: usize, pair: &[u8]) {
     scales[at + 16 + row] = pair[1];
 }
 
-/// Stores four bits for one row, where there are zeros.
-fn put_four(scales: &mut [u8], at: usize, row: usize, value: u8) {
-    scales[at + row % 8] |= value << (row / 8 * 4);
+/// Stores the scales of the two halves of a block for one row, four bits each, where there are zeros.
+fn put_fours(scales: &mut [u8], at: usize, row: usize, pair: &[u8]) {
+    for half in 0..2 {
+        scales[at + 8 * half + row % 8] |= pair[half] << (row / 8 * 4);
+    }
+}
+
+/// The same, signed ones of six bits, raised by 32.
+fn put_sixes(scales: &mut [u8], at: usize, row: usize, pair: &[u8]) {
+    let [first, second] = [0, 1].map(|half: usize| pair[half].wrapping_add(32));
+    scales[at + row] = first | second << 6;
+    scales[at + 16 + row % 8] |= (second >> 2) << (row / 8 * 4);
 }
 
 /// Stores an f32 for one row.
