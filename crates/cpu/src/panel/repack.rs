@@ -222,14 +222,14 @@ fn put_pair(scales: &mut [u8], at: usize, row: usize, pair: &[u8]) {
 
 /// Stores the scales of the two halves of a block for one row, four bits each, where there are zeros.
 fn put_fours(scales: &mut [u8], at: usize, row: usize, pair: &[u8]) {
-    for half in 0..2 {
-        scales[at + 8 * half + row % 8] |= pair[half] << (row / 8 * 4);
+    for (half, value) in pair.iter().enumerate().take(2) {
+        scales[at + 8 * half + row % 8] |= value << (row / 8 * 4);
     }
 }
 
 /// The same, signed ones of six bits, raised by 32.
 fn put_sixes(scales: &mut [u8], at: usize, row: usize, pair: &[u8]) {
-    let [first, second] = [0, 1].map(|half: usize| pair[half].wrapping_add(32));
+    let (first, second) = (pair[0].wrapping_add(32), pair[1].wrapping_add(32));
     scales[at + row] = first | second << 6;
     scales[at + 16 + row % 8] |= (second >> 2) << (row / 8 * 4);
 }
