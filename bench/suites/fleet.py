@@ -6,13 +6,17 @@ when a worker is killed and when one is drained.
     sh integrations/dynamo/setup.sh dynamo && dynamo/bin/pip install gguf
     python3 bench/suites/fleet.py smg --tokenmill BIN --model FILE.gguf --router smg/bin/smg
     dynamo/bin/python bench/suites/fleet.py dynamo --tokenmill BIN --model FILE.gguf
+    dynamo/bin/python bench/suites/fleet.py cost --tokenmill BIN --model FILE.gguf
 
 60 requests, one after another, over 6 prefixes of some 400 tokens in an order that is drawn: of the 54 that repeat a
 prefix, how many find it in the cache of the worker that gets them; beside it the same by turns (round robin). Then four
 clients ask at once while a worker is killed (SIGKILL), started again, and another one drained. Every answer is compared
-with the one that a worker gives that is asked directly. Standard library only, but for Dynamo's card."""
+with the one that a worker gives that is asked directly.
 
-import argparse, http.client, json, os, random, re, shutil, signal, socket, subprocess, sys, tempfile, threading, time
+`cost`: two servers, one of which tells events to a subscriber and is asked for its metrics every second, in ten pairs of
+32 streams each. Standard library only, but for Dynamo's card and `cost` (pyzmq)."""
+
+import argparse, atexit, http.client, json, os, random, re, shutil, signal, socket, statistics, subprocess, sys, tempfile, threading, time
 import urllib.error, urllib.request
 
 WORDS = ("river stone lamp garden window paper engine bridge market winter shadow copper signal harbour meadow "
@@ -51,18 +55,19 @@ def ask(url, prompt, tokens=8, timeout=60):
 class Worker:
     """tokenmill by itself, which a router asks over HTTP."""
 
-    def __init__(self, options, port=None):
-        self.options, self.port = options, port or free_port()
+    def __init__(self, options, port=None, places=8, threads=1):
+        self.options, self.places, self.threads, self.port = options, places, threads, port or free_port()
         self.url, self.process = f"http://127.0.0.1:{self.port}", None
         self.start()
 
     def command(self):
         return [self.options.tokenmill, "serve", self.options.model, "--served-model-name", "fleet", "--port",
-                str(self.port), "--ctx", "4k", "--slots", "8", "--threads", "1", "--quiet"]
+                str(self.port), "--ctx", "4k", "--slots", str(self.places), "--threads", str(self.threads), "--quiet"]
 
     def start(self):
         log = open(os.path.join(self.options.logs, f"worker-{self.port}.log"), "ab")
         self.process = subprocess.Popen(self.command(), stdout=log, stderr=log, env=self.options.env)
+        atexit.register(self.stop)
         until(lambda: get(f"{self.url}/readyz"), "a worker")
 
     def counts(self):
@@ -92,17 +97,20 @@ class Worker:
 
 
 class DynamoWorker(Worker):
-    """The same with Dynamo's worker before it, which starts it on a port of its own choice."""
+    """The same with Dynamo's worker before it, which starts it on a port of its own choice, and its cache on disk."""
 
     def command(self):
         return [sys.executable, os.path.join(HERE, "../../integrations/dynamo/worker.py"), self.options.model, "--card",
                 self.options.card, "--name", "fleet", "--tokenmill", self.options.tokenmill, "--",
-                "--ctx", "4k", "--slots", "8", "--threads", "1", "--quiet"]
+                "--ctx", "4k", "--slots", "8", "--threads", "1", "--quiet",
+                "--kv-dir", os.path.join(self.options.logs, f"kv-{self.port}")]
 
     def start(self):
         path = os.path.join(self.options.logs, f"dynamo-{self.port}-{time.time_ns()}.log")
         with open(path, "wb") as log:
             self.process = subprocess.Popen(self.command(), stdout=log, stderr=log, env=self.options.env)
+
+        atexit.register(self.stop)
 
         def found():
             said = re.search(r"at (http://\S+), process (\d+)", open(path, errors="replace").read())
@@ -136,6 +144,7 @@ class Router:
         self.url = f"http://127.0.0.1:{self.port}"
         log = open(self.log, "wb")
         self.process = subprocess.Popen(self.command(options, workers, by), stdout=log, stderr=log, env=options.env)
+        atexit.register(self.stop)
         prompt = "Is anybody there?"
 
         def answers():
@@ -171,10 +180,10 @@ class Dynamo(Router):
                 "--router-mode", by, "--kv-cache-block-size", "16", "--migration-limit", "3"]
 
 
-def repeats(router, workers, truth):
+def repeats(router, workers, truth, count=6, times=10):
     """Of requests that repeat a prefix, how many find it; wrong answers."""
-    draw, begins = random.Random(5), prefixes(6, 260)
-    order = [n for n in range(6) for _ in range(10)]
+    draw, begins = random.Random(5), prefixes(count, 260)
+    order = [n for n in range(count) for _ in range(times)]
     draw.shuffle(order)
     seen, found, all_repeats, wrong, served = set(), 0, 0, 0, [0] * len(workers)
     before = [worker.counts() for worker in workers]
@@ -275,36 +284,121 @@ def card(model, folder):
     write("generation_config.json", {"eos_token_id": eos})
 
 
+class Heard:
+    """Who hears a worker's events and reads its metrics, as a router does: batches, pages."""
+
+    def __init__(self, worker, address):
+        import zmq
+        self.socket, self.worker, self.over = zmq.Context.instance().socket(zmq.SUB), worker, threading.Event()
+        self.socket.connect(address)
+        self.socket.subscribe(b"")
+        self.socket.RCVTIMEO = 200
+        self.again, self.batches, self.bytes, self.pages = zmq.Again, 0, 0, 0
+        for each in (self.hear, self.scrape):
+            threading.Thread(target=each, daemon=True).start()
+
+    def hear(self):
+        while not self.over.is_set():
+            try:
+                self.bytes += len(self.socket.recv_multipart()[2])
+                self.batches += 1
+            except self.again:
+                pass
+
+    def scrape(self):
+        while not self.over.wait(1):
+            get(f"{self.worker.url}/metrics")
+            self.pages += 1
+
+
+class Telling(Worker):
+    """A worker that tells events."""
+
+    def command(self):
+        self.events = f"tcp://127.0.0.1:{free_port()}"
+        return super().command() + ["--kv-events", self.events]
+
+
+def cost(options):
+    """What events and metrics cost: tokens a second of 32 streams with and without, in ten pairs."""
+    plain, telling = (kind(options, places=32, threads=os.cpu_count()) for kind in (Worker, Telling))
+    heard = Heard(telling, telling.events)
+
+    def rate(worker, seed):
+        """Tokens a second, and seconds of CPU that the server took."""
+        command = [options.tokenmill, "bench", "serve", worker.url, "-n", "32", "-c", "32", "-p", "40", "-o", "40",
+                   "--seed", str(seed), "--warmup", "0", "--json"]
+        before = cpu_s(worker)
+        said = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        if said["finished"] != 32:
+            sys.exit(f"answers are missing: {said['errors']}")
+        return said["out_tok_s"], cpu_s(worker) - before
+
+    for worker in (plain, telling):
+        rate(worker, 1000)
+    pairs = []
+    for n in range(10):
+        order = (plain, telling) if n % 2 == 0 else (telling, plain)
+        found = {worker: rate(worker, n) for worker in order}
+        pairs.append((found[plain], found[telling]))
+    heard.over.set()
+    good = heard.batches > 100 and heard.pages > 10
+    for which, what, sign in ((0, "tokens a second", -1), (1, "seconds of CPU", 1)):
+        ratios = [told[which] / bare[which] for bare, told in pairs]
+        bare = [bare[which] for bare, _ in pairs]
+        mean, spread = statistics.mean(ratios), statistics.stdev(ratios)
+        good &= sign * (mean - 1) < spread
+        print(f"32 streams, {what}: {statistics.mean(bare):.2f} without events and metrics, {min(bare):.2f} to {max(bare):.2f} "
+              f"in ten runs; with / without, by pairs: {' '.join(f'{ratio:.3f}' for ratio in ratios)}; "
+              f"mean {mean:.4f} +- {spread / len(ratios) ** 0.5:.4f}")
+    print(f"heard: {heard.batches} batches of events, {heard.bytes} bytes, {heard.pages} pages of metrics")
+    print("good" if good else "not good: it costs more than the noise of a pair")
+    sys.exit(not good)
+
+
+def cpu_s(worker):
+    fields = open(f"/proc/{worker.process.pid}/stat").read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("which", choices=["smg", "dynamo"])
+    parser.add_argument("which", choices=["smg", "dynamo", "cost"])
     parser.add_argument("--tokenmill", required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--router", help="SMG's program")
+    parser.add_argument("--short", action="store_true", help="two workers, 20 requests, one worker drained")
     options = parser.parse_args()
     options.logs = tempfile.mkdtemp(prefix="fleet-")
     options.env, options.card = dict(os.environ), os.path.join(options.logs, "card")
+    if options.which == "cost":
+        cost(options)
     router_of, worker_of = (Smg, Worker) if options.which == "smg" else (Dynamo, DynamoWorker)
     plain = Worker(options)
     truth, good = answers(plain), True
     if options.which == "dynamo":
         card(options.model, options.card)
-    for by in (router_of.TURNS, router_of.NEAR):
+    for by in (router_of.NEAR,) if options.short else (router_of.TURNS, router_of.NEAR):
         # Each begins with empty caches.
         options.env.update(
             DYN_DISCOVERY_BACKEND="file", DYN_FILE_KV=tempfile.mkdtemp(dir=options.logs), DYN_REQUEST_PLANE="tcp",
             DYN_EVENT_PLANE="zmq", DYN_TCP_RPC_HOST="127.0.0.1", DYN_TCP_RESPONSE_STREAM_HOST="127.0.0.1",
             DYN_EVENT_PLANE_HOST="127.0.0.1", DYN_LOG="warn", OTEL_SDK_DISABLED="true")
-        workers = [worker_of(options) for _ in range(3)]
+        workers = [worker_of(options) for _ in range(2 if options.short else 3)]
         router = router_of(options, workers, by)
         time.sleep(3)
         try:
-            found, all_repeats, wrong, served = repeats(router, workers, truth)
+            size = (4, 5) if options.short else (6, 10)
+            found, all_repeats, wrong, served = repeats(router, workers, truth, *size)
             print(f"{options.which} {by}: {found} of {all_repeats} repeats find their prefix, {wrong} wrong answers, "
                   f"requests by worker {served}", flush=True)
             good &= wrong == 0 and (by != router_of.NEAR or found >= 0.9 * all_repeats)
             if by == router_of.NEAR:
-                good &= troubles(options, router, workers, worker_of, truth)
+                good &= (drained if options.short else troubles)(options, router, workers, truth)
+                if options.which == "dynamo":
+                    workers[1].start()
+                    time.sleep(3)
+                    good &= revived(options, router, workers, truth)
         finally:
             router.stop()
             for worker in workers:
@@ -316,7 +410,7 @@ def main():
     sys.exit(not good)
 
 
-def troubles(options, router, workers, worker_of, truth):
+def troubles(options, router, workers, truth):
     load = Load(router, truth)
     time.sleep(5)
     workers[0].kill()
@@ -336,7 +430,33 @@ def troubles(options, router, workers, worker_of, truth):
     right, errors, wrong = load.end()
     print(f"{options.which} started again: it is {'used' if used else 'NOT used'}; {right} right, {len(errors)} told "
           f"errors, {len(wrong)} wrong", flush=True)
-    good &= not wrong and used > 0
+    return drained(options, router, workers, truth) and good and not wrong and used > 0
+
+
+def revived(options, router, workers, truth):
+    """A worker that is replaced in peace gets what it has on disk, and finds it there."""
+    prompts = [f"{begin}\nAnd so on." for begin in prefixes(12, 261)[6:]]
+    before = [worker.counts()[0] for worker in workers]
+    places = []
+    for prompt in prompts:
+        ask(router.url, prompt)
+        after = [worker.counts()[0] for worker in workers]
+        places.append(max(range(len(workers)), key=lambda w: after[w] - before[w]))
+        before = after
+    time.sleep(2)  # (until all is on disk)
+    one = max(set(places), key=places.count)
+    own = [prompt for prompt, place in zip(prompts, places) if place == one]
+    workers[one].drain()
+    workers[one].start()
+    time.sleep(4)
+    good = [ask(router.url, prompt) == (200, truth(prompt)) for prompt in own]
+    accepted, found = workers[one].counts()
+    print(f"{options.which} replaced with its cache on disk: {accepted:.0f} of {len(own)} requests go there again, and "
+          f"find {found:.0f} tokens; {good.count(False)} wrong", flush=True)
+    return all(good) and accepted == len(own) and found >= 256 * len(own)
+
+
+def drained(options, router, workers, truth):
     load = Load(router, truth)
     time.sleep(4)
     code = workers[1].drain()
@@ -346,7 +466,7 @@ def troubles(options, router, workers, worker_of, truth):
           flush=True)
     for error in errors[:5]:
         print(f"    {error[:160]}")
-    return good and not errors and not wrong and right > 0
+    return not errors and not wrong and right > 0
 
 
 main()

@@ -13,16 +13,19 @@ Discovery, planes and addresses are Dynamo's own: DYN_DISCOVERY_BACKEND, DYN_REQ
 
 import argparse
 import asyncio
+import ctypes
 import json
 import logging
 import os
 import signal
 import socket
+import sys
 
 import aiohttp
 from dynamo.common.backend import EngineConfig, LLMEngine, LlmRegistration, WorkerConfig
 from dynamo.common.backend.publisher import ComponentSnapshot, ZmqSource
 from dynamo.common.backend.run import run
+from dynamo.llm import exceptions
 
 log = logging.getLogger("tokenmill")
 
@@ -42,13 +45,18 @@ def free_port():
         return one.getsockname()[1]
 
 
+def end_with_parent():
+    """The server drains when its worker is gone, even by SIGKILL (Linux)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
 def asked(request):
     """A request of Dynamo's as one of tokenmill's."""
     body = {"prompt": request["token_ids"], "stream": True, "stream_options": {"include_usage": True},
             "return_token_ids": True}
     sampling, stop = request.get("sampling_options") or {}, request.get("stop_conditions") or {}
     if (sampling.get("n") or 1) != 1:
-        raise ValueError("n: one answer a request")
+        raise exceptions.InvalidArgument("n: one answer a request")
     for theirs, ours in SAMPLING.items():
         if sampling.get(theirs) is not None:
             body[ours] = sampling[theirs]
@@ -64,10 +72,41 @@ def asked(request):
     return body
 
 
+async def refused(reply):
+    """Raises what tokenmill says instead of an answer, in Dynamo's classes."""
+    if reply.status == 200:
+        return
+    said = f"tokenmill answered {reply.status}: {(await reply.text())[:500]}"
+    if reply.status in (429, 503):
+        raise exceptions.CannotConnect(said)  # it drains, or is full: another may do it
+    raise (exceptions.InvalidArgument if reply.status < 500 else exceptions.Unknown)(said)
+
+
+async def pieces(reply):
+    """An answer's chunks as Dynamo has them."""
+    finish = usage = None
+    async for line in reply.content:
+        if not line.startswith(b"data: "):
+            continue
+        if line.strip() == b"data: [DONE]":
+            yield {"token_ids": [], "index": 0, "finish_reason": finish, "completion_usage": {
+                name: usage[name] for name in ("prompt_tokens", "completion_tokens", "total_tokens")}}
+            return
+        chunk = json.loads(line[6:])
+        if "error" in chunk:
+            raise exceptions.StreamIncomplete(chunk["error"]["message"])
+        usage = chunk.get("usage") or usage
+        for choice in chunk["choices"]:
+            finish = choice["finish_reason"] or finish
+            if choice.get("token_ids"):
+                yield {"token_ids": choice["token_ids"], "index": 0}
+    raise exceptions.StreamIncomplete("tokenmill's answer broke off")
+
+
 class Tokenmill(LLMEngine):
     def __init__(self, args):
-        self.args, self.server, self.session, self.ended = args, None, None, None
-        self.port, self.events, self.replay = free_port(), free_port(), free_port()
+        self.args, self.server, self.session = args, None, None
+        self.port, self.events = free_port(), free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.total_blocks, self.snapshots, self.tasks, self.open = 0, None, [], {}
 
@@ -79,12 +118,14 @@ class Tokenmill(LLMEngine):
         parser.add_argument("--name", help="what clients call it [default: the model]")
         parser.add_argument("--tokenmill", default="tokenmill", help="the program")
         parser.add_argument("--namespace", default="dynamo")
-        parser.add_argument("flags", nargs="*", help="behind --: flags of `tokenmill serve`")
-        args = parser.parse_args(argv)
+        argv = sys.argv[1:] if argv is None else argv
+        end = argv.index("--") if "--" in argv else len(argv)
+        args = parser.parse_args(argv[:end])
+        args.flags = argv[end + 1:]
         name = args.name = args.name or args.model
         config = WorkerConfig(
             namespace=args.namespace, component="tokenmill", endpoint="generate",
-            model_name=args.card, served_model_name=name, use_kv_events=True,
+            model_name=args.card, served_model_name=name,
             discovery_backend=os.environ.get("DYN_DISCOVERY_BACKEND", "etcd"),
             request_plane=os.environ.get("DYN_REQUEST_PLANE", "tcp"),
             event_plane=os.environ.get("DYN_EVENT_PLANE", "zmq"))
@@ -93,9 +134,10 @@ class Tokenmill(LLMEngine):
     async def start(self, worker_id):
         command = [self.args.tokenmill, "serve", self.args.model, "--port", str(self.port),
                    "--served-model-name", self.args.name, "--kv-events", f"tcp://127.0.0.1:{self.events}",
-                   "--kv-events-replay", f"tcp://127.0.0.1:{self.replay}", *self.args.flags]
+                   *self.args.flags]
         # (Of a group of its own: a signal to the worker is the worker's to pass on.)
-        self.server = await asyncio.create_subprocess_exec(*command, start_new_session=True)
+        self.server = await asyncio.create_subprocess_exec(
+            *command, start_new_session=True, preexec_fn=end_with_parent)
         self.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None))
         while True:
             if self.server.returncode is not None:
@@ -106,9 +148,9 @@ class Tokenmill(LLMEngine):
                 break
             except aiohttp.ClientError:
                 await asyncio.sleep(0.1)
-        log.info("tokenmill %s at %s, process %d", info["version"], self.url, self.server.pid)
+        print(f"tokenmill {info['version']} at {self.url}, process {self.server.pid}", flush=True)
         self.total_blocks = info["num_blocks"]
-        self.tasks.append(asyncio.create_task(self.watch()))
+        self.tasks = [asyncio.create_task(self.watch()), asyncio.create_task(self.tell_load())]
         llm = LlmRegistration(
             context_length=info["max_model_len"], kv_cache_block_size=info["block_size"],
             total_kv_blocks=info["num_blocks"], max_num_seqs=info["max_running_requests"])
@@ -129,11 +171,13 @@ class Tokenmill(LLMEngine):
         return [0]
 
     def attach_snapshot_publisher(self, publisher):
-        self.snapshots = publisher
-        self.tasks.append(asyncio.get_running_loop().create_task(self.tell_load()))
+        self.snapshots = publisher  # (called from a thread of Dynamo's, which has no event loop)
 
     async def tell_load(self):
         while True:
+            await asyncio.sleep(EVERY_S)
+            if self.snapshots is None:
+                continue
             try:
                 async with self.session.get(f"{self.url}/load") as reply:
                     usage = (await reply.json())["models"][self.args.name]["kv_cache_usage"]
@@ -142,38 +186,23 @@ class Tokenmill(LLMEngine):
                     gpu_cache_usage=usage, dp_rank=0))
             except (aiohttp.ClientError, KeyError):
                 pass  # it ends, or its model comes back
-            await asyncio.sleep(EVERY_S)
 
     async def generate(self, request, context):
         headers = {"x-request-id": context.id()}
         trace, span = getattr(context, "trace_id", None), getattr(context, "span_id", None)
         if trace and span:
             headers["traceparent"] = f"00-{trace}-{span}-01"
-        async with self.session.post(f"{self.url}/v1/completions", json=asked(request), headers=headers) as reply:
-            if reply.status != 200:
-                raise RuntimeError(f"tokenmill answered {reply.status}: {(await reply.text())[:500]}")
-            self.open[context.id()] = reply
-            try:
-                finish = usage = None
-                async for line in reply.content:
-                    if not line.startswith(b"data: "):
-                        continue
-                    if line.strip() == b"data: [DONE]":
-                        yield {"token_ids": [], "index": 0, "finish_reason": finish,
-                               "completion_usage": {name: usage[name] for name in (
-                                   "prompt_tokens", "completion_tokens", "total_tokens")}}
-                        return
-                    chunk = json.loads(line[6:])
-                    if "error" in chunk:
-                        raise RuntimeError(chunk["error"]["message"])
-                    usage = chunk.get("usage") or usage
-                    for choice in chunk["choices"]:
-                        finish = choice["finish_reason"] or finish
-                        if choice.get("token_ids"):
-                            yield {"token_ids": choice["token_ids"], "index": 0}
-                raise RuntimeError("tokenmill's answer broke off")
-            finally:
-                self.open.pop(context.id(), None)
+        try:
+            async with self.session.post(f"{self.url}/v1/completions", json=asked(request), headers=headers) as reply:
+                await refused(reply)
+                self.open[context.id()] = reply
+                async for piece in pieces(reply):
+                    yield piece
+        except aiohttp.ClientError as error:
+            # (What the frontend takes to another worker: `--migration-limit`.)
+            raise exceptions.Disconnected(f"tokenmill went away: {error}") from error
+        finally:
+            self.open.pop(context.id(), None)
 
     async def abort(self, context):
         reply = self.open.get(context.id())

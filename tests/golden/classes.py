@@ -40,17 +40,17 @@ cohere cohere2 phi phi3 olmo2 olmo3 olmoe granite granitemoe granitemoeshared gr
 smollm3 glm glm4 glm4_moe exaone4 starcoder2 nemotron stablelm gpt2 gpt_neox seed_oss arcee ernie4_5
 qwen2_moe mamba2 minimax_m2 qwen3_5_text qwen3_5_moe_text qwen2_vl_text qwen2_5_vl_text
 qwen3_vl_text qwen3_vl_moe_text glm4v_text glm4v_moe_text bert xlm-roberta roberta camembert
-distilbert electra nomic_bert modernbert""".split()
+distilbert electra nomic_bert modernbert clip_text_model siglip_text_model""".split()
 
 # Models around a text part, whose own type such files give.
 AROUND = """llama4 gemma3 gemma3n gemma4 qwen3_5 qwen3_5_moe mistral3 qwen2_vl qwen2_5_vl
-qwen3_vl qwen3_vl_moe glm4v glm4v_moe""".split()
+qwen3_vl qwen3_vl_moe glm4v glm4v_moe clip siglip""".split()
 
 # Models with an encoder of images (crates/models/src/vision); their sections are `[TYPE.vision]`.
 SEEING = """qwen2_vl qwen2_5_vl gemma3 qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe idefics3 smolvlm llava
 llava_next llava_onevision internvl glm4v
 glm4v_moe llama4
-gemma4 kimi_k25 mistral3""".split()
+gemma4 kimi_k25 mistral3 clip siglip""".split()
 
 # Types whose class is another's: transformers has none, their configuration is that one's.
 SAME = {"deepseek_v3": ["kimi_k2"]}
@@ -60,6 +60,11 @@ OWN_NAMES = {"nomic_bert": {
     "n_embd": "hidden_size", "n_head": "num_attention_heads", "n_layer": "num_hidden_layers",
     "n_inner": "intermediate_size", "n_positions": "max_position_embeddings",
     "layer_norm_epsilon": "layer_norm_eps", "rotary_emb_base": "rope_theta"}}
+
+# Classes that transformers has not, as their models' own code has them.
+OWN_CLASSES = {"kimi_vl.vision": {
+    "patch_size": 14, "init_pos_emb_height": 64, "init_pos_emb_width": 64, "num_attention_heads": 16,
+    "num_hidden_layers": 27, "hidden_size": 1152, "intermediate_size": 4304, "merge_kernel_size": [2, 2]}}
 
 # What may be null by its type, but stops the model.
 NEVER_NULL = {"glm": ["head_dim"]}
@@ -171,6 +176,8 @@ def written():
     lines = head + [line for kind in TYPES for line in [""] + section(kind, around.get(kind, []))]
     lines += [line for kind in SEEING
               for line in [""] + section_of(encoder_of(kind), kind + ".vision", [])]
+    for kind, fields in OWN_CLASSES.items():
+        lines += ["", f"[{kind}]"] + [f"{k} = {literal(v)}" for k, v in sorted(fields.items())]
     return "\n".join(lines) + "\n"
 
 

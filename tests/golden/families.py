@@ -918,6 +918,46 @@ def modernbert():
 
 
 # arch -> (builder, prompt length)
+def clip_text(prefix, hidden, inner, layers, vocab, positions):
+    """The tensors of a tower of texts."""
+    t, p = Tensors(), prefix
+    t.embed(f"{p}.embeddings.token_embedding", vocab, hidden, 0.8)
+    t.embed(f"{p}.embeddings.position_embedding", positions, hidden, 0.8)
+    for i in range(layers):
+        q = f"{p}.encoder.layers.{i}"
+        t.norm(f"{q}.layer_norm1", hidden, bias=True)
+        for name, gain in (("q_proj", 1.7), ("k_proj", 1.7), ("v_proj", 1.2), ("out_proj", 1.5)):
+            t.linear(f"{q}.self_attn.{name}", hidden, hidden, gain, True)
+        t.norm(f"{q}.layer_norm2", hidden, bias=True)
+        t.linear(f"{q}.mlp.fc1", inner, hidden, 1.6, True)
+        t.linear(f"{q}.mlp.fc2", hidden, inner, 2.5, True)
+    t.norm(f"{p}.final_layer_norm", hidden, bias=True)
+    return t
+
+
+def clip():
+    c = {"architectures": ["CLIPTextModelWithProjection"], "model_type": "clip_text_model",
+         "torch_dtype": "float32", "vocab_size": 151, "hidden_size": 48, "intermediate_size": 88,
+         "num_hidden_layers": 2, "num_attention_heads": 3, "max_position_embeddings": 77,
+         "hidden_act": "quick_gelu", "layer_norm_eps": 0.05, "attention_dropout": 0.0,
+         "projection_dim": 40, "initializer_factor": 1.0, "initializer_range": 0.02,
+         "bos_token_id": 149, "eos_token_id": 150, "pad_token_id": 1}
+    t = clip_text("text_model", 48, 88, 2, 151, 77)
+    t.linear("text_projection", 40, 48)
+    return c, t.rows
+
+
+def siglip():
+    c = {"architectures": ["SiglipTextModel"], "model_type": "siglip_text_model",
+         "torch_dtype": "float32", "vocab_size": 151, "hidden_size": 48, "intermediate_size": 88,
+         "num_hidden_layers": 2, "num_attention_heads": 3, "max_position_embeddings": 64,
+         "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 0.05, "attention_dropout": 0.0,
+         "projection_size": 40, "bos_token_id": 149, "eos_token_id": 150, "pad_token_id": 1}
+    t = clip_text("text_model", 48, 88, 2, 151, 64)
+    t.linear("text_model.head", 40, 48, bias=True)
+    return c, t.rows
+
+
 FAMILIES = {
     "smollm3": (smollm3, 71), "gemma": (gemma, 72), "glm": (glm, 73), "glm4": (glm4, 74),
     "olmo3": (olmo3, 75), "cohere": (cohere, 70), "exaone4": (exaone4, 76),
@@ -939,6 +979,7 @@ FAMILIES = {
     "modernbert": (modernbert, 73),
     "bert_score": (bert_score, 72), "nomic_bert_score": (nomic_bert_score, 71),
     "electra": (electra, 70), "electra_score": (electra_score, 73),
+    "clip": (clip, 71), "siglip": (siglip, 64),
     "distilbert": (distilbert, 71), "distilbert_score": (distilbert_score, 74),
     "qwen3_score": (qwen3_score, 72), "gpt_oss_plain": (gpt_oss_plain, 70),
 }

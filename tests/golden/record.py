@@ -467,7 +467,8 @@ FAMILIES = {
     "deepseek_r1": (deepseek_r1, 75), "falcon_h1_34b": (falcon_h1_34b, 70),
     "qwen3_next_80b": (qwen3_next_80b, 71), "qwen3_30b": (qwen3_30b, 72),
 }
-ENCODERS = ("bert", "xlm-roberta", "nomic_bert", "modernbert", "distilbert", "electra")
+ENCODERS = ("bert", "xlm-roberta", "nomic_bert", "modernbert", "distilbert", "electra", "clip_text_model",
+            "siglip_text_model")
 EMBEDDERS = ("qwen3_embedding", "qwen3_score")
 TWINS = ("llama", "qwen2", "qwen3", "gemma3", "gpt_oss")
 # The cached one-token path of transformers leaves out the dt clamp, and Mamba-2 has its own cache.
@@ -496,6 +497,10 @@ def load_model(folder, conf):
             else transformers.AutoModelForCausalLM)
     if conf["architectures"][0].endswith("ForSequenceClassification"):
         kind = transformers.AutoModelForSequenceClassification
+    if conf["model_type"] == "clip_text_model":
+        kind = transformers.CLIPTextModelWithProjection
+    if conf["model_type"] == "siglip_text_model":
+        kind = transformers.SiglipTextModel
     extra = {}
     if "quantization_config" in conf:
         extra["quantization_config"] = transformers.Mxfp4Config(dequantize=True)
@@ -638,6 +643,10 @@ def run_encoder(arch, conf, model, ids):
     mean = torch.nn.functional.normalize(row, dim=0)
     if scores:
         mean = whole(tokens).logits[0]
+    if conf["model_type"] in ("clip_text_model", "siglip_text_model"):
+        out_of = whole(tokens)
+        row = out_of.text_embeds if hasattr(out_of, "text_embeds") else out_of.pooler_output
+        mean = torch.nn.functional.normalize(row[0], dim=0)
     meta = {"sigma": round(float(hidden.std()), 4),
             "attention_peak": [round(float(a.max(-1).values.mean()), 3) for a in out.attentions]}
     return {"hidden": hidden, "embedding": mean.numpy().astype(np.float32), "trace": trace,
@@ -650,6 +659,8 @@ def record(arch, scratch):
     builder, length = (FAMILIES | families.FAMILIES)[arch]
     conf, rows = builder()
     ids = prompt_ids(arch, length, conf["vocab_size"])
+    if conf["model_type"] == "clip_text_model":  # (Its last token is the one that ends a text.)
+        ids = [i % conf["eos_token_id"] for i in ids[:-1]] + [conf["eos_token_id"]]
     run = run_encoder if encodes(arch, conf) else run_decoder
     for attempt in range(400):
         salt = f"#{attempt}" if attempt else ""

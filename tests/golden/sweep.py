@@ -96,7 +96,7 @@ class Family:
         absent = [k for k in shapes if k not in there and k.endswith("bias")]
         if {k: v for k, v in shapes.items() if k not in absent} != there:
             return "refuse"
-        if bool(config.tie_word_embeddings) != bool(self.full.get("tie_word_embeddings")):
+        if bool(getattr(config, "tie_word_embeddings", False)) != bool(self.full.get("tie_word_embeddings")):
             return self.loaded()
         with no_init_weights():
             model = self.kind(config)

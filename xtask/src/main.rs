@@ -1,9 +1,9 @@
 //! Project chores: `cargo xtask tidy` checks what the compiler cannot, `cargo xtask lines` prints
-//! the size of every crate, architecture and format, `cargo xtask docs` writes docs/models.md,
+//! the size of every crate, architecture and format, `cargo xtask docs` writes docs/models.md and docs/api.md,
 //! `cargo xtask instructions` counts those of hot kernels, `cargo xtask tables` writes the formats'
 //! tables for GPUs and `cargo xtask cubins` compiles the kernels there, `cargo xtask mutants` plants
 //! faults that tests must see, `cargo xtask dist` makes what people install, `cargo xtask toys` adds a toy of each kind
-//! by the files ARCHITECTURE.md names.
+//! by the files ARCHITECTURE.md names, `cargo xtask sweep` measures a random model of each kind and stored type.
 
 mod book;
 mod circles;
@@ -14,12 +14,13 @@ mod mutants;
 mod nvcc;
 mod rows;
 mod sass;
+mod sweep;
 mod tables;
 mod tidy;
 mod toys;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 /// Cargo's folder of what is built.
 fn target(root: &Path) -> PathBuf {
@@ -37,6 +38,23 @@ fn told(done: Result<String, String>) -> ExitCode {
             eprintln!("{problem}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Writes the pages that are made of tables in code: models and formats here, the server's routes by its own test.
+fn write_pages(root: &Path) -> Result<String, String> {
+    let path = root.join(rows::PAGE);
+    std::fs::write(&path, rows::page(root)).map_err(|error| format!("{}: {error}", rows::PAGE))?;
+    let test = ["test", "--quiet", "--package", "tokenmill-server", "--lib", "openapi::reference"];
+    let done = Command::new("cargo")
+        .args(test)
+        .env("TOKENMILL_WRITE_DOCS", "1")
+        .current_dir(root)
+        .output();
+    match done {
+        Ok(done) if done.status.success() => Ok(String::new()),
+        Ok(done) => Err(format!("docs/api.md: {}", String::from_utf8_lossy(&done.stderr))),
+        Err(error) => Err(format!("cargo: {error}")),
     }
 }
 
@@ -58,13 +76,7 @@ fn main() -> ExitCode {
             print!("{}", rows::lines(&root));
             ExitCode::SUCCESS
         }
-        Some("docs") => match std::fs::write(root.join(rows::PAGE), rows::page(&root)) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("{}: {error}", rows::PAGE);
-                ExitCode::FAILURE
-            }
-        },
+        Some("docs") => told(write_pages(&root)),
         Some("tables") => match std::fs::write(tables::path(&root), tables::text()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
@@ -76,6 +88,7 @@ fn main() -> ExitCode {
             let write = std::env::args().nth(2).as_deref() == Some("write");
             told(if write { instructions::write(&root) } else { instructions::check(&root) })
         }
+        Some("sweep") => told(sweep::run(&root, &args)),
         Some("cubins") => told(cubins::command(&root, &args)),
         Some("dist") => told(dist::command(&root, &args)),
         Some("mutants") => match mutants::run(&root, &args) {
@@ -96,7 +109,7 @@ fn main() -> ExitCode {
         _ => {
             eprintln!(
                 "usage: cargo xtask toys [--sample] | tidy | lines | docs | instructions [write] | tables \
-                 | cubins [check | budgets] | mutants \
+                 | cubins [check | budgets] | mutants | sweep [ROW…] \
                  | dist [--binary FILE] [--out FOLDER]"
             );
             ExitCode::FAILURE

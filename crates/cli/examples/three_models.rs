@@ -21,6 +21,7 @@ fn load(host: &Host, name: &str, path: &str, context: u32) -> Served {
         sequences: 2,
         step_tokens: 512,
         memory_bytes: u64::MAX,
+        images: true,
     };
     let watch = |_, _| ControlFlow::Continue(());
     let model = host.load(name, Path::new(path), &options, watch).expect("loaded");

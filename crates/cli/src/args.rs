@@ -330,6 +330,9 @@ pub struct Machine {
     /// A small model with the same vocabulary that guesses the next tokens (run and serve).
     #[arg(long, value_name = "MODEL")]
     pub draft_model: Option<String>,
+    /// Read text alone: the encoder of a model that sees takes no memory, and images are refused.
+    #[arg(long)]
+    pub no_vision: bool,
 }
 
 /// How tokens are chosen.

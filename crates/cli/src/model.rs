@@ -78,6 +78,7 @@ pub fn options(machine: &Machine, device: &dyn Device, sequences: u32) -> LoadOp
         // Each sequence has a token in a step.
         step_tokens: STEP_TOKENS.max(sequences),
         memory_bytes: machine.mem.unwrap_or_else(|| devices::available_bytes(machine, device)),
+        images: !machine.no_vision,
     }
 }
 

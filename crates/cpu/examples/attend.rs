@@ -1,7 +1,7 @@
 //! Measures attention beside the f32 limit of a core, in the same run.
 //!
-//! `cargo run --release -p tokenmill-cpu --example attend [-- isa … format … store|decode|prefill bias]`,
-//! on one thread; with `bias`, of keys of few bits that are kept without one. Decode is
+//! `cargo run --release -p tokenmill-cpu --example attend [-- isa … format … store|decode|prefill bias|latents]`,
+//! on one thread; with `bias`, of keys of few bits that are kept without one; with `latents`, of those of DeepSeek-V2-Lite. Decode is
 //! one token over a long context: GB/s of keys and values, and tokens/s of one layer. Prefill is
 //! a whole prompt: GFLOP/s (4 · dim per seen key and query head), and tokens/s of one layer.
 //! Where the system says it, times are those the thread was given, not those on the wall.
@@ -14,7 +14,8 @@ use std::time::Instant;
 
 use tokenmill_cpu::attend::rope::Rotation;
 use tokenmill_cpu::attend::{
-    AttendJob, Item, ItemSource, Keys, KvLayout, Middles, Rows, Scratch, Steady, attend, plan_items,
+    AttendJob, Item, ItemSource, Keys, KvLayout, LatentLayout, Middles, Rows, Scratch, Steady,
+    attend, plan_items,
 };
 use tokenmill_cpu::isa::Isa;
 use tokenmill_cpu::memory::{Buffer, Parts};
@@ -44,6 +45,14 @@ fn main() {
     };
     println!("f32 peak {:.0} GFLOP/s", peak());
     for isa in best {
+        if args.iter().any(|a| a == "latents") {
+            for (format, name) in FORMATS.into_iter().filter(|f| f.0.of_latents() == f.0) {
+                if needs(name, &FORMATS.map(|f| f.1)) {
+                    latents(isa, format, name);
+                }
+            }
+            continue;
+        }
         for (heads, kv_heads, dim) in SHAPES {
             for (format, name) in FORMATS {
                 if !needs(name, &FORMATS.map(|f| f.1)) {
@@ -78,6 +87,62 @@ fn main() {
                 println!();
             }
         }
+    }
+}
+
+/// Heads over latents, groups of them that are computed apart, columns of a latent and of what is beside it.
+const LATENTS: (usize, [usize; 2], usize, usize) = (16, [1, 2], 512, 64);
+
+/// Measures attention over latents in its absorbed form: 2 · (2 · latent + rope) operations a key and head.
+fn latents(isa: Isa, format: KvFormat, name: &str) {
+    let (heads, groups, latent, rope) = LATENTS;
+    let layout = LatentLayout { format, latent, rope };
+    let rows: Vec<f32> =
+        (0..2048 * heads * latent + 99).map(|i| ((i * 7919) % 1009) as f32 / 500.0 - 1.0).collect();
+    let mut cache = Buffer::zeroed(layout.block_bytes() * 8192 / 32).expect("memory");
+    for token in 0..8192 {
+        let (row, key) = (&rows[token % 97..][..latent], &rows[token % 89..][..rope]);
+        let at = (token / 32, token % 32);
+        // SAFETY: one thread.
+        unsafe { layout.store(isa, Parts::new(cache.bytes_mut()), at, row, key) };
+    }
+    let tables: Vec<BlockId> = (0..8192 / 32).map(BlockId).collect();
+    let mut out = vec![0.0; 2048 * heads * latent];
+    for kv_heads in groups {
+        print!("{:<7} {heads:>2}/{kv_heads:<2} latents {name:<5}", isa.name());
+        for (tokens, context) in [(1, 255), (1, 2047), (1, 8191), (512, 0), (2048, 0)] {
+            let job = AttendJob {
+                heads,
+                kv_heads,
+                k_dim: latent + rope,
+                v_dim: latent,
+                scale: 0.02,
+                mask: Mask::Causal,
+                blocks: &[],
+                softcap: None,
+                sinks: None,
+                q: Rows { data: &rows, stride: heads * latent },
+                keys: Keys::Latents {
+                    layout,
+                    bytes: cache.bytes(),
+                    tables: &tables,
+                    q_rope: Rows { data: &rows, stride: heads * rope },
+                },
+                steady: None,
+                out: Parts::new(&mut out),
+                out_stride: heads * latent,
+            };
+            let tables = [0; MAX_GROUPS];
+            let seconds = time(isa, &job, &[Span { first: 0, len: tokens, context, tables }]);
+            let (tokens, context) = (tokens as usize, context as usize);
+            let pairs = (tokens * (tokens + 1) / 2 + tokens * context) * heads;
+            let rate = (pairs * 2 * (2 * latent + rope)) as f64 / seconds / 1e9;
+            print!(
+                "  {tokens}@{context}: {rate:5.0} GFLOP/s {:7.0} tok/s",
+                tokens as f64 / seconds
+            );
+        }
+        println!();
     }
 }
 
@@ -178,21 +243,26 @@ impl Bench {
             out: Parts::new(&mut out),
             out_stride: self.heads * v_dim,
         };
-        let mut items: Vec<Item> = Vec::new();
-        plan_items(spans, ItemSource::Cache { group: 0 }, self.heads, kv_heads, &mut items);
-        let mut scratch = Scratch::new(self.heads, kv_heads, k_dim, v_dim);
-        let (start, mut best) = (seconds(), f64::INFINITY);
-        while best.is_infinite() || seconds() - start < 0.1 {
-            let begin = seconds();
-            for (i, item) in items.iter().enumerate() {
-                let then = items.get(i + 1);
-                // SAFETY: one thread.
-                unsafe { attend(self.isa, black_box(&job), item, then, &mut scratch) };
-            }
-            best = best.min(seconds() - begin);
-        }
-        best
+        time(self.isa, &job, spans)
     }
+}
+
+/// Seconds of the attention of these spans: the best of some.
+fn time(isa: Isa, job: &AttendJob<'_>, spans: &[Span]) -> f64 {
+    let mut items: Vec<Item> = Vec::new();
+    plan_items(spans, ItemSource::Cache { group: 0 }, job.heads, job.kv_heads, &mut items);
+    let mut scratch = Scratch::new(job.heads, job.kv_heads, job.k_dim, job.v_dim);
+    let (start, mut best) = (seconds(), f64::INFINITY);
+    while best.is_infinite() || seconds() - start < 0.1 {
+        let begin = seconds();
+        for (i, item) in items.iter().enumerate() {
+            let then = items.get(i + 1);
+            // SAFETY: one thread.
+            unsafe { attend(isa, black_box(job), item, then, &mut scratch) };
+        }
+        best = best.min(seconds() - begin);
+    }
+    best
 }
 
 /// Processor time of this thread.

@@ -26,8 +26,11 @@ fn main() {
         (FormatId::Q8_0, KvFormat::Int16),
         (FormatId::BF16, KvFormat::F32),
     ];
-    for (format, kv) in cases {
-        let model = Model::of(kv, [format; 4]);
+    let of_latents = [(FormatId::Q4_0, KvFormat::Int16), (FormatId::BF16, KvFormat::Int8)];
+    let ordinary = cases.map(|(format, kv)| (format, kv, Model::of(kv, [format; 4]), "kv"));
+    let latents =
+        of_latents.map(|(format, kv)| (format, kv, Model::of_latents(kv, [format; 4]), "latents"));
+    for (format, kv, model, of) in ordinary.into_iter().chain(latents) {
         // The widest instruction set that the counter knows; one thread, or waiting would count.
         let options = CpuOptions { threads: 1, isa: Some(Isa::Avx2) };
         let device = CpuDevice::new(options).expect("a machine with AVX2");
@@ -37,7 +40,7 @@ fn main() {
             let mut batch = model.step(&mut model.pager(), &plan, done);
             measured(&mut *executable, &mut batch, &mut out);
             assert!(out.rows.iter().all(|x| x.is_finite()));
-            println!("{}, kv {kv:?}, {name}", format.name());
+            println!("{}, {of} {kv:?}, {name}", format.name());
         }
     }
 }

@@ -18,7 +18,8 @@ use crate::exec::Outputs;
 use crate::linear::{Encoding, Mode, scratch_lines};
 use crate::math::exp;
 use crate::ops::{
-    attend, elementwise, embed, experts, heads, latent, linear, norm, recurrent, rotate, sample,
+    attend, delta, elementwise, embed, experts, heads, latent, linear, norm, recurrent, rotate,
+    sample, scan,
 };
 use crate::plan::{Draft, Resource, Split};
 use crate::step::{Cols, Kernel, Needs};
@@ -633,7 +634,7 @@ impl<'a> Compiler<'a> {
 
     fn delta_rule(&mut self, rule: &op::DeltaRule, op: &Op) {
         let cache = rule.state.0 as usize;
-        let kernel = recurrent::DeltaRule {
+        let kernel = delta::DeltaRule {
             q: rule.q.into(),
             k: rule.k.into(),
             v: rule.v.into(),
@@ -653,7 +654,7 @@ impl<'a> Compiler<'a> {
 
     fn scan(&mut self, scan: &op::Scan, op: &Op) {
         let cache = scan.state.0 as usize;
-        let kernel = recurrent::Scan {
+        let kernel = scan::Scan {
             x: scan.x.into(),
             b: scan.b.into(),
             c: scan.c.into(),
@@ -667,6 +668,7 @@ impl<'a> Compiler<'a> {
             cache,
             out: self.whole(scan.out),
         };
+        self.need_row(kernel.needs());
         self.push_recurrent(kernel, op, cache);
     }
 

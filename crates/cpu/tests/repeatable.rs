@@ -8,6 +8,7 @@ use tokenmill_cpu::isa::Isa;
 use tokenmill_cpu::{CpuDevice, CpuOptions};
 use tokenmill_device_tests::conformance::{cases, outputs};
 use tokenmill_ir::{KvFormat, Mode};
+use tokenmill_quant::FormatId;
 
 /// Logits of every token of sequence 0, as bits, when run as `plan` says.
 fn logits(model: &Model, isa: Isa, threads: usize, mode: Mode, plan: &Plan) -> Vec<u32> {
@@ -20,23 +21,29 @@ fn logits(model: &Model, isa: Isa, threads: usize, mode: Mode, plan: &Plan) -> V
 fn batch_chunks_threads_and_instruction_set_do_not_show() {
     let isas: Vec<Isa> = Isa::ALL.into_iter().filter(|isa| isa.is_available()).collect();
     let best = Isa::detect();
-    for (kv, mode) in [
-        (KvFormat::Int16, Mode::Int8),
-        (KvFormat::Bf16, Mode::Int8),
-        (KvFormat::Int8, Mode::Int8),
-        (KvFormat::Int4, Mode::Int8),
-        (KvFormat::K8V4, Mode::Int8),
-        (KvFormat::F32, Mode::F32),
-        (KvFormat::Bf16, Mode::Bf16),
+    let formats = [FormatId::Q4_0, FormatId::Q8_0, FormatId::Q5_1, FormatId::F16];
+    for (model, kv, mode) in [
+        (Model::new(KvFormat::Int16), KvFormat::Int16, Mode::Int8),
+        (Model::new(KvFormat::Bf16), KvFormat::Bf16, Mode::Int8),
+        (Model::new(KvFormat::Int8), KvFormat::Int8, Mode::Int8),
+        (Model::new(KvFormat::Int4), KvFormat::Int4, Mode::Int8),
+        (Model::new(KvFormat::K8V4), KvFormat::K8V4, Mode::Int8),
+        (Model::new(KvFormat::F32), KvFormat::F32, Mode::F32),
+        (Model::new(KvFormat::Bf16), KvFormat::Bf16, Mode::Bf16),
+        (Model::of_latents(KvFormat::Int16, formats), KvFormat::Int16, Mode::Int8),
+        (Model::of_latents(KvFormat::Int8, formats), KvFormat::Int8, Mode::Int8),
     ] {
-        let model = Model::new(kv);
         let alone = |chunk| Plan { sequences: 1, chunk, shift: 0 };
         let expected = logits(&model, best, 1, mode, &alone(1));
         assert!(expected.iter().all(|&x| f32::from_bits(x).is_finite()));
         let check = |what: &str, found: Vec<u32>| {
             let differing = expected.iter().zip(&found).position(|(e, f)| e != f);
             assert_eq!(found.len(), expected.len());
-            assert_eq!(differing, None, "{kv:?} {mode:?}: {what}");
+            assert_eq!(
+                differing, None,
+                "{:?} {kv:?} {mode:?}: {what}",
+                model.program.caches[0].kind
+            );
         };
         for chunk in [7, 64, 512] {
             for threads in [1, 2, 3] {

@@ -21,7 +21,7 @@ pub use answer::Sink;
 pub use draft::DraftMode;
 pub use engine::{Clock, Core, EngineParts, Rebuild, Ticket, Turn};
 pub use eyes::{Eyes, EyesError};
-pub use feed::{CacheFeed, CacheNews};
+pub use feed::{CacheFeed, CacheNews, Medium};
 pub use handle::{Cancel, Engine, Events, LeasesAsk, LeasesSink, RowsError, system_clock};
 pub use host::{Host, ModelId, Rota};
 pub use ledger::{Entry, Ledger, Memory, State};

@@ -43,6 +43,8 @@ pub struct Sidecars {
     pub chat_template: Option<PathBuf>,
     /// `preprocessor_config.json`
     pub preprocessor_config: Option<PathBuf>,
+    /// `processor_config.json`, which newer folders have in its place
+    pub processor_config: Option<PathBuf>,
 }
 
 /// Opens the model at `path`: a GGUF file (any part of a split one), a safetensors file or its
@@ -346,6 +348,7 @@ fn sidecars(folder: &Path) -> Sidecars {
         special_tokens_map: find(&["special_tokens_map.json"]),
         chat_template: find(&["chat_template.jinja", "chat_template.json"]),
         preprocessor_config: find(&["preprocessor_config.json"]),
+        processor_config: find(&["processor_config.json"]),
     }
 }
 

@@ -11,7 +11,7 @@ mod log;
 mod record;
 
 pub use files::{Folder, SegmentFiles, SegmentInfo};
-pub use log::{Index, Log, LogOptions, LogStats, PutError};
+pub use log::{Index, Log, LogOptions, LogStats, PutError, StoredRun};
 pub use record::{Key, KeyParts, Run, RunId, RunKind};
 
 use std::io;

@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::KvError;
 use crate::files::{SegmentFiles, SegmentInfo};
-use crate::record::{HEADER_BYTES, Header, Key, Run, RunId, Start, start_of, verify};
+use crate::record::{HEADER_BYTES, Header, Key, Run, RunId, RunKind, Start, start_of, verify};
 
 /// Bounds of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,6 +114,23 @@ pub struct Log {
     next: u64,
     uses: u64,
     stats: LogStats,
+    /// Runs that can be found no more, since they were last taken.
+    gone: Vec<RunId>,
+}
+
+/// A run that the log has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredRun {
+    /// The text up to its end.
+    pub id: RunId,
+    /// The text before it.
+    pub parent: RunId,
+    /// As in [`RunId::root`].
+    pub salt: u64,
+    /// Its tokens.
+    pub tokens: Vec<u32>,
+    /// What its record holds; `None`: what this program does not know.
+    pub kind: Option<RunKind>,
 }
 
 impl Log {
@@ -137,6 +154,7 @@ impl Log {
             next: 0,
             uses: 0,
             stats: LogStats::default(),
+            gone: Vec::new(),
         };
         let mut found = log.files.list().map_err(KvError::List)?;
         found.sort_by_key(|s| (s.used, s.number));
@@ -159,6 +177,32 @@ impl Log {
             segments: self.segments.len() as u64,
             ..self.stats
         }
+    }
+
+    /// All runs, in the order of the disk; those whose headers cannot be read now are left out.
+    pub fn runs(&mut self) -> Vec<StoredRun> {
+        let places: Vec<Place> = self.index.lock().values().copied().collect();
+        let mut places: Vec<_> = places.into_iter().map(|p| (p.segment, p.offset)).collect();
+        places.sort_unstable();
+        places.into_iter().filter_map(|(segment, offset)| self.stored(segment, offset)).collect()
+    }
+
+    fn stored(&mut self, segment: u64, offset: u64) -> Option<StoredRun> {
+        let mut head = vec![0; HEADER_BYTES];
+        self.files.read(segment, offset, &mut head).ok()?;
+        let Start::Record { tokens } = start_of(&head) else { return None };
+        head.resize(HEADER_BYTES + tokens as usize * 4, 0);
+        let text = &mut head[HEADER_BYTES..];
+        self.files.read(segment, offset + HEADER_BYTES as u64, text).ok()?;
+        let Header { id, parent, salt, kind, .. } = Header::decode(&head)?;
+        let kind = [RunKind::Blocks, RunKind::State].into_iter().find(|&k| k as u32 == kind);
+        let tokens = head[HEADER_BYTES..].as_chunks().0.iter().map(|t| u32::from_le_bytes(*t));
+        Some(StoredRun { id, parent, salt, tokens: tokens.collect(), kind })
+    }
+
+    /// Runs that can be found no more, since this was last asked.
+    pub fn take_gone(&mut self) -> Vec<RunId> {
+        std::mem::take(&mut self.gone)
     }
 
     fn bytes(&self) -> u64 {
@@ -339,6 +383,7 @@ impl Log {
             for id in segment.ids.drain(..) {
                 if index.get(&id).is_some_and(|p| p.segment == number) {
                     index.remove(&id);
+                    self.gone.push(id);
                 }
             }
         }
@@ -361,6 +406,7 @@ impl Log {
         if payload.is_none() {
             self.stats.damaged += 1;
             self.index.lock().remove(&id);
+            self.gone.push(id);
             return None;
         }
         self.stats.read += 1;

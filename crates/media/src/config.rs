@@ -51,6 +51,7 @@ const CLASSES: &[(&str, Kind, Filter, [[f32; 3]; 2])] = &[
     ("Glm4vImageProcessor", Kind::Film, Filter::Bicubic, CLIP),
     ("Gemma4ImageProcessor", Kind::Budget, Filter::Bicubic, PLAIN),
     ("Kimi_K25ImageProcessor", Kind::Capped, Filter::Bicubic, HALF),
+    ("KimiVLImageProcessor", Kind::Capped, Filter::Bicubic, CLIP),
     ("Llama4ImageProcessor", Kind::Chunks, Filter::Bilinear, HALF),
     ("SiglipImageProcessor", Kind::Fixed, Filter::Bicubic, HALF),
     ("Gemma3ImageProcessor", Kind::Fixed, Filter::Bilinear, HALF),
@@ -65,6 +66,15 @@ const CLASSES: &[(&str, Kind, Filter, [[f32; 3]; 2])] = &[
     ("GotOcr2ImageProcessor", Kind::Tiles, Filter::Bicubic, CLIP),
 ];
 
+/// The one processor that Pillow alone does, with keys of its own.
+const KIMI_VL: &str = "KimiVL";
+const KIMI_VL_KEYS: &[&str] =
+    &["patch_size", "pad_input", "in_token_limit", "merge_kernel_size", "image_mean", "image_std"];
+
+/// Keys of a size, and what is said where it has others.
+const SIDES: [&str; 2] = ["height", "width"];
+const HIGH_AND_WIDE: &str = "it must have height and width alone";
+
 /// Longest side that a file may ask for, pixels.
 const MOST_SIDE: u64 = 16_384;
 /// Most canvases, and most tiles.
@@ -76,7 +86,6 @@ impl Processor {
     /// # Errors
     /// A class that is not built, or a value that makes no sense.
     pub fn read(config: &Value, tower: Tower) -> Result<Self, MediaError> {
-        let keys = Keys(config);
         let named = ["image_processor_type", "feature_extractor_type"];
         let class = named.iter().find_map(|key| config.get(key)?.as_str()).unwrap_or_default();
         let base = class.strip_suffix("Fast").or(class.strip_suffix("Pil")).unwrap_or(class);
@@ -88,6 +97,9 @@ impl Processor {
             let known: Vec<&str> = CLASSES.iter().map(|row| row.0).collect();
             return Err(MediaError::Unsupported { what, known: known.join(", ") });
         };
+        // (Its own code passes over all keys but these.)
+        let own = base.starts_with(KIMI_VL).then(|| only(config, KIMI_VL_KEYS));
+        let keys = Keys(own.as_ref().unwrap_or(config));
         if keys.flag("do_resize")? == Some(false) {
             return Err(wrong("do_resize", &Value::Bool(false), "images have to be resized"));
         }
@@ -118,10 +130,16 @@ impl Processor {
         Ok(Self {
             shape: keys.shape(kind, class)?,
             patch: bounded("patch_size", own("patch_size", tower.patch)?, 256)?,
-            merge: bounded(merge_key, own(merge_key, tower.merge)?, 16)?,
-            frames: bounded("temporal_patch_size", own("temporal_patch_size", frames(film))?, 8)?,
+            merge: match keys.twice("merge_kernel_size")?.filter(|_| class.starts_with(KIMI_VL)) {
+                Some(merge) => bounded("merge_kernel_size", merge, 16)?,
+                None => bounded(merge_key, own(merge_key, tower.merge)?, 16)?,
+            },
+            frames: match film {
+                true => bounded("temporal_patch_size", own("temporal_patch_size", 2)?, 8)?,
+                false => 1,
+            },
             filter,
-            backend: keys.backend(class, filter)?,
+            backend: keys.backend(class, (kind, filter))?,
             rescale,
             mean,
             std,
@@ -138,9 +156,10 @@ impl Processor {
     }
 }
 
-/// Frames that an image is taken for where a file does not say.
-fn frames(native: bool) -> u32 {
-    if native { 2 } else { 1 }
+/// A description with some of its keys.
+fn only(config: &Value, keys: &[&str]) -> Value {
+    let kept = keys.iter().filter_map(|key| Some(((*key).to_owned(), config.get(key)?.clone())));
+    Value::Object(kept.collect())
 }
 
 fn bounded(key: &'static str, value: u32, most: u32) -> Result<u32, MediaError> {
@@ -208,28 +227,65 @@ impl Keys<'_> {
 
     /// torchvision's, but for Lanczos, which models were trained with before it had that, and for
     /// files that ask for Pillow's.
-    fn backend(&self, class: &str, filter: Filter) -> Result<Backend, MediaError> {
+    fn backend(&self, class: &str, (kind, filter): (Kind, Filter)) -> Result<Backend, MediaError> {
+        const KEY: &str = "resample";
         let pillow = self.flag("use_fast")? == Some(false)
             || class.ends_with("Pil")
-            || filter == Filter::Lanczos;
-        Ok(if pillow { Backend::Pillow } else { Backend::Torchvision })
+            || class.starts_with(KIMI_VL);
+        match (pillow, filter == Filter::Lanczos) {
+            (false, true) if kind != Kind::Split => {
+                let value = self.get(KEY).cloned().unwrap_or_default();
+                Err(wrong(KEY, &value, "Lanczos is Pillow's (\"use_fast\": false)"))
+            }
+            (false, false) => Ok(Backend::Torchvision),
+            _ => Ok(Backend::Pillow),
+        }
     }
 
-    /// Height and width of a key that is an object of both, of one edge, or a number.
-    fn square(&self, key: &'static str) -> Result<Option<[u32; 2]>, MediaError> {
+    /// The numbers of an object that has these keys and no others.
+    fn exactly<const N: usize>(
+        &self,
+        key: &'static str,
+        names: [&str; N],
+        reason: &'static str,
+    ) -> Result<Option<[u32; N]>, MediaError> {
         let Some(value) = self.get(key) else { return Ok(None) };
-        let sides = match value {
-            Value::Object(sides) => {
-                let edge = sides.get("shortest_edge").or(sides.get("longest_edge"));
-                [sides.get("height").or(edge), sides.get("width").or(edge)]
+        let said = value.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
+        let mut sides = [0; N];
+        if said.count() != N {
+            return Err(wrong(key, value, reason));
+        }
+        for (found, name) in sides.iter_mut().zip(names) {
+            let one = value.get(name).ok_or_else(|| wrong(key, value, reason))?;
+            *found = side(key, one, MOST_SIDE)?;
+        }
+        Ok(Some(sides))
+    }
+
+    /// Height and width: an object of both, or a number.
+    fn square(&self, key: &'static str) -> Result<Option<[u32; 2]>, MediaError> {
+        match self.get(key) {
+            Some(number @ Value::Number(_)) => Ok(Some([side(key, number, MOST_SIDE)?; 2])),
+            _ => self.exactly(key, SIDES, HIGH_AND_WIDE),
+        }
+    }
+
+    /// The longest side that images are made.
+    fn longest(&self, key: &'static str) -> Result<Option<u32>, MediaError> {
+        let edge = self.exactly(key, ["longest_edge"], "it must have longest_edge alone")?;
+        Ok(edge.map(|[edge]| edge))
+    }
+
+    /// A shorter side that is given by its name.
+    fn shortest(&self, key: &'static str) -> Result<Option<u32>, MediaError> {
+        let named = self.get(key).and_then(Value::as_object);
+        match named.is_some_and(|sides| sides.get("shortest_edge").is_some_and(|v| !v.is_null())) {
+            true => {
+                let edge = self.exactly(key, ["shortest_edge"], "it must have one edge alone")?;
+                Ok(edge.map(|[edge]| edge))
             }
-            value => [Some(value); 2],
-        };
-        let reason = "it must have height and width";
-        let read = |one: Option<&Value>| {
-            side(key, one.ok_or_else(|| wrong(key, value, reason))?, MOST_SIDE)
-        };
-        Ok(Some([read(sides[0])?, read(sides[1])?]))
+            false => Ok(None),
+        }
     }
 
     fn shape(&self, kind: Kind, class: &str) -> Result<Shape, MediaError> {
@@ -237,22 +293,21 @@ impl Keys<'_> {
             Kind::Native => self.native([56 * 56, 28 * 28 * 1280], false),
             Kind::Film => self.native([112 * 112, 28 * 28 * 15_000], true),
             Kind::Budget => self.budget(),
+            Kind::Capped if class.starts_with(KIMI_VL) => self.limited(),
             Kind::Capped => self.capped(),
             Kind::Chunks => self.chunks(),
             Kind::Fixed => Ok(Shape::Fixed {
-                size: self.square("size")?.unwrap_or([224; 2]),
+                size: self.exactly("size", SIDES, HIGH_AND_WIDE)?.unwrap_or([224; 2]),
                 parts: self.pan_and_scan()?,
             }),
             Kind::Centre => self.centre(class),
             Kind::Split => Ok(Shape::Split {
-                edge: self.square("size")?.map_or(4 * 364, |size| size[0]),
-                tile: self.square("max_image_size")?.map_or(364, |size| size[0]),
+                edge: self.longest("size")?.unwrap_or(4 * 364),
+                tile: self.longest("max_image_size")?.unwrap_or(364),
                 cut: self.flag("do_image_splitting")?.unwrap_or(true),
             }),
             Kind::Next | Kind::OneVision => self.anyres(kind),
-            Kind::Longest => {
-                Ok(Shape::Longest { edge: self.square("size")?.map_or(1024, |size| size[0]) })
-            }
+            Kind::Longest => Ok(Shape::Longest { edge: self.longest("size")?.unwrap_or(1024) }),
             Kind::Tiles => self.tiles(),
         }
     }
@@ -279,6 +334,26 @@ impl Keys<'_> {
         }
     }
 
+    /// As [`capped`](Self::capped), by the keys of Kimi-VL's own code, whose rotations end at 512 patches.
+    fn limited(&self) -> Result<Shape, MediaError> {
+        const PADS: &str = "pad_input";
+        if self.flag(PADS)? != Some(true) {
+            let value = self.get(PADS).cloned().unwrap_or_default();
+            return Err(wrong(PADS, &value, "images have to be filled up"));
+        }
+        let patches = self.size("in_token_limit", 1 << 16)?.unwrap_or(4096);
+        Ok(Shape::Capped { patches, side: 511 })
+    }
+
+    /// The side of a square that a list says twice.
+    fn twice(&self, key: &'static str) -> Result<Option<u32>, MediaError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        match value.as_array().map(Vec::as_slice) {
+            Some([one, other]) if one == other => side(key, one, 256).map(Some),
+            _ => Err(wrong(key, value, "it must be two equal numbers")),
+        }
+    }
+
     fn chunks(&self) -> Result<Shape, MediaError> {
         let size = self.square("size")?.unwrap_or([336; 2]);
         if size[0] != size[1] {
@@ -293,8 +368,20 @@ impl Keys<'_> {
     /// Smallest and largest areas, where a file says nothing `usual`.
     fn native(&self, usual: [u64; 2], film: bool) -> Result<Shape, MediaError> {
         let size = self.get("size");
+        let both = |names: [&str; 2]| {
+            let there = |map: &Value, name: &str| map.get(name).is_some_and(|v| !v.is_null());
+            let top = names.iter().all(|name| self.get(name).is_some());
+            top || size.is_some_and(|size| names.iter().all(|name| there(size, name)))
+        };
+        let pixels = !film && both(["min_pixels", "max_pixels"]);
+        if let Some(size) = size
+            && !both(["shortest_edge", "longest_edge"])
+            && !pixels
+        {
+            return Err(wrong("size", size, "it must have shortest_edge and longest_edge"));
+        }
         let area = |edge: &str, key: &'static str, default: u64| {
-            let value = self.get(key).or_else(|| {
+            let value = self.get(key).filter(|_| !film).or_else(|| {
                 size.and_then(|size| size.get(edge).or(size.get(key))).filter(|v| !v.is_null())
             });
             let Some(value) = value else { return Ok(default) };
@@ -321,47 +408,65 @@ impl Keys<'_> {
     }
 
     fn centre(&self, class: &str) -> Result<Shape, MediaError> {
-        let size = self.square("size")?.unwrap_or([224; 2]);
-        let by_edge = self.get("size").is_none_or(|size| {
-            size.is_number() || size.get("shortest_edge").is_some_and(|edge| !edge.is_null())
-        });
-        let crops = self.flag("do_center_crop")? != Some(false);
-        if !by_edge {
-            return Ok(Shape::Fixed { size, parts: None });
-        }
-        let crop = self.square("crop_size")?.unwrap_or([224; 2]);
-        if !crops || crop.iter().any(|side| *side > size[0]) {
-            let value = self.get("crop_size").cloned().unwrap_or_default();
-            return Err(wrong(
-                "crop_size",
-                &value,
-                "the middle that is cut out must lie within size",
-            ));
-        }
+        const CROPS: &str = "do_center_crop";
+        const CROP: &str = "crop_size";
+        const GROUND: &str = "background_color";
+        let named = self.get("size").is_some_and(Value::is_object);
+        let edge = self.shortest("size")?;
+        let size = if edge.is_some() { None } else { self.square("size")? };
+        let crops = self.flag(CROPS)? != Some(false);
+        let crop = self.square(CROP)?.unwrap_or([224; 2]);
+        let value = |key: &str| self.get(key).cloned().unwrap_or_default();
         let square = class.starts_with("Llava") && self.flag("do_pad")? == Some(true);
-        Ok(Shape::Centre { edge: size[0], crop, square })
+        if square && self.get(GROUND).is_some() {
+            return Err(wrong(GROUND, &value(GROUND), "bars have the mean colour"));
+        }
+        match (edge, size) {
+            (None, Some(size)) if named && (!crops || crop == size) && !square => {
+                Ok(Shape::Fixed { size, parts: None })
+            }
+            (None, Some(_)) if named => {
+                let reason = "size and crop_size must be the same, or one edge be given";
+                Err(wrong("size", &value("size"), reason))
+            }
+            _ if !crops => Err(wrong(CROPS, &Value::Bool(false), "a middle has to be cut out")),
+            (edge, size) => {
+                let edge = edge.or(size.map(|size| size[0])).unwrap_or(224);
+                if crop.iter().any(|side| *side > edge) {
+                    let reason = "the middle that is cut out must lie within size";
+                    return Err(wrong(CROP, &value(CROP), reason));
+                }
+                Ok(Shape::Centre { edge, crop, square })
+            }
+        }
     }
 
     fn anyres(&self, kind: Kind) -> Result<Shape, MediaError> {
-        let default = if kind == Kind::OneVision { 384 } else { 336 };
-        let size = self.square("size")?.unwrap_or([default; 2]);
-        let crop = self.square("crop_size")?.unwrap_or(size);
-        if size[0] != size[1] || crop != size {
+        let (usual, crops) = match kind {
+            Kind::OneVision => (384, self.get("crop_size").is_some()),
+            _ => (224, self.flag("do_center_crop")? != Some(false)),
+        };
+        let edge = self.shortest("size")?.map(|edge| [edge; 2]);
+        let size = edge.map_or_else(|| self.square("size"), |edge| Ok(Some(edge)))?;
+        let size = size.unwrap_or([usual; 2]);
+        let crop = self.square("crop_size")?.unwrap_or([usual; 2]);
+        if size[0] != size[1] || crops && crop != size {
             let value = self.get("size").cloned().unwrap_or_default();
-            return Err(wrong(
-                "size",
-                &value,
-                "tiles must be square, and no part of them cut away",
-            ));
+            let reason = "tiles must be square, and crop_size the same";
+            return Err(wrong("size", &value, reason));
         }
         let tile = size[0];
         let canvases = match self.get("image_grid_pinpoints") {
             Some(value) => pinpoints(value, tile)?,
-            None if kind == Kind::OneVision => {
-                let grid = (1..=6).flat_map(|rows| (1..=6).map(move |columns| [rows, columns]));
-                grid.map(|side| side.map(|n| n * tile)).collect()
+            None => {
+                let usual = match kind {
+                    Kind::OneVision => grid(384),
+                    _ => {
+                        [[1, 2], [2, 1], [2, 2], [3, 1], [1, 3]].map(|c| c.map(|n| n * 336)).into()
+                    }
+                };
+                pinpoints(&serde_json::json!(usual), tile)?
             }
-            None => [[1, 2], [2, 1], [2, 2], [3, 1], [1, 3]].map(|c| c.map(|n| n * tile)).into(),
         };
         Ok(Shape::Anyres { canvases, tile, alone: kind == Kind::OneVision })
     }
@@ -392,9 +497,15 @@ fn side(key: &'static str, value: &Value, most: u64) -> Result<u32, MediaError> 
 }
 
 /// Pairs of height and width.
+/// Canvases of one to six tiles of that side along each side.
+pub fn grid(tile: u32) -> Vec<[u32; 2]> {
+    let grid = (1..=6).flat_map(|rows| (1..=6).map(move |columns| [rows, columns]));
+    grid.map(|side| side.map(|n| n * tile)).collect()
+}
+
 fn pinpoints(value: &Value, tile: u32) -> Result<Vec<[u32; 2]>, MediaError> {
     const KEY: &str = "image_grid_pinpoints";
-    let bad = || wrong(KEY, value, "it must be pairs of multiples of a tile's side");
+    let bad = || wrong(KEY, value, "it must be pairs of multiples of a tile's size");
     let items = value.as_array().filter(|items| !items.is_empty()).ok_or_else(bad)?;
     if items.len() as u64 > MOST_TILES {
         return Err(bad());

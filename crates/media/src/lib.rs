@@ -14,7 +14,7 @@ mod processor;
 mod resample;
 mod sizes;
 
-pub use config::Tower;
+pub use config::{Tower, grid};
 pub use decode::{Ceilings, Format, decode, format, size};
 pub use error::MediaError;
 pub use patches::{Layout, Patches, Tile};

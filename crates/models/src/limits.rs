@@ -280,6 +280,9 @@ impl Check<'_> {
             finite("the scale of the logits", scale)?;
             finite("the cap of the logits", softcap.unwrap_or(0.0))?;
         }
+        if let Output::Projected { cols, .. } = spec.output {
+            within("columns of a text's vector", cols, 1, COLUMNS)?;
+        }
         if let Some(inputs) = spec.embed.per_layer {
             within("columns of a layer's input", inputs.width, 1, WIDTH)?;
             product("columns of all layers' inputs", &[inputs.width, layers], INPUTS)?;

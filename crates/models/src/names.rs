@@ -105,6 +105,7 @@ pub enum Role {
     ScoreDense,
     ScoreNorm,
     ScoreOut,
+    TextProjection,
     Patch,
     SecondPatch,
     PatchPositions,
@@ -121,6 +122,12 @@ pub enum Role {
     MergeUp,
     MergeSecond,
     MergeDown,
+    PoolQuery,
+    PoolQkv,
+    PoolOut,
+    PoolNorm,
+    PoolUp,
+    PoolDown,
     DeepNorm,
     DeepUp,
     DeepDown,
@@ -159,6 +166,7 @@ pub const HF_PREFIXES: &[&str] = &[
     "distilbert.",
     "electra.",
     "nomic_bert.",
+    "text_model.",
 ];
 
 /// The table.
@@ -172,10 +180,15 @@ pub const NAMES: &[Row] = &[
             "embeddings",
             "embed_in",
             "embeddings.tok_embeddings",
+            "embeddings.token_embedding",
         ],
         &["token_embd"],
     ),
-    (Role::EmbedPositions, &["embeddings.position_embeddings", "wpe"], &["position_embd"]),
+    (
+        Role::EmbedPositions,
+        &["embeddings.position_embeddings", "wpe", "embeddings.position_embedding"],
+        &["position_embd"],
+    ),
     (Role::EmbedTypes, &["embeddings.token_type_embeddings"], &["token_types"]),
     (Role::EmbedNorm, &["embeddings.LayerNorm", "embeddings.norm", "emb_ln"], &["token_embd_norm"]),
     (Role::EmbedProjection, &["embeddings_project"], &[]),
@@ -225,6 +238,7 @@ pub const NAMES: &[Row] = &[
             "h.{l}.ln_1",
             "layers.{l}.norm",
             "layers.{l}.attn_norm",
+            "encoder.layers.{l}.layer_norm1",
         ],
         &["blk.{l}.attn_norm"],
     ),
@@ -248,6 +262,7 @@ pub const NAMES: &[Row] = &[
             "layers.{l}.post_attention_layernorm",
             "h.{l}.ln_2",
             "layers.{l}.mlp_norm",
+            "encoder.layers.{l}.layer_norm2",
         ],
         &["blk.{l}.ffn_norm", "blk.{l}.post_attention_norm"],
     ),
@@ -268,6 +283,7 @@ pub const NAMES: &[Row] = &[
             "layers.{l}.self_attn.q_proj",
             "encoder.layer.{l}.attention.self.query",
             "transformer.layer.{l}.attention.q_lin",
+            "encoder.layers.{l}.self_attn.q_proj",
         ],
         &["blk.{l}.attn_q"],
     ),
@@ -277,6 +293,7 @@ pub const NAMES: &[Row] = &[
             "layers.{l}.self_attn.k_proj",
             "encoder.layer.{l}.attention.self.key",
             "transformer.layer.{l}.attention.k_lin",
+            "encoder.layers.{l}.self_attn.k_proj",
         ],
         &["blk.{l}.attn_k"],
     ),
@@ -286,6 +303,7 @@ pub const NAMES: &[Row] = &[
             "layers.{l}.self_attn.v_proj",
             "encoder.layer.{l}.attention.self.value",
             "transformer.layer.{l}.attention.v_lin",
+            "encoder.layers.{l}.self_attn.v_proj",
         ],
         &["blk.{l}.attn_v"],
     ),
@@ -311,6 +329,7 @@ pub const NAMES: &[Row] = &[
             "h.{l}.attn.c_proj",
             "layers.{l}.attn.Wo",
             "encoder.layers.{l}.attn.out_proj",
+            "encoder.layers.{l}.self_attn.out_proj",
         ],
         &["blk.{l}.attn_output"],
     ),
@@ -391,6 +410,7 @@ pub const NAMES: &[Row] = &[
             "layers.{l}.mlp.dense_h_to_4h",
             "h.{l}.mlp.c_fc",
             "encoder.layers.{l}.mlp.fc11",
+            "encoder.layers.{l}.mlp.fc1",
         ],
         &["blk.{l}.ffn_up"],
     ),
@@ -531,6 +551,7 @@ pub const NAMES: &[Row] = &[
     (Role::ScoreDense, &["classifier.dense", "head.dense", "pre_classifier", "pooler.dense"], &[]),
     (Role::ScoreNorm, &["head.norm"], &[]),
     (Role::ScoreOut, &["classifier.out_proj", "classifier", "score"], &[]),
+    (Role::TextProjection, &["text_projection", "head"], &[]),
     (Role::SharedRouter, &["layers.{l}.mlp.shared_expert_gate"], &["blk.{l}.ffn_gate_inp_shexp"]),
 ];
 
@@ -555,6 +576,7 @@ pub fn is_of_images(name: &str) -> bool {
         "embed_vision",
         "multi_modal_projector",
         "mm_projector",
+        "visual_projection",
     ];
     PARTS.iter().any(|part| name.contains(part))
         || name.starts_with("model.connector.")
@@ -571,6 +593,7 @@ pub fn is_ignorable(name: &str) -> bool {
         || name.contains("pooler.")
         || name == "rope_factors_long.weight" // contexts end where the short ones do
         || name.starts_with("mtp.")
+        || ["logit_scale", "logit_bias"].contains(&name) // of comparisons
         || is_of_images(name)
         || ["audio_tower", "embed_audio"].iter().any(|part| name.contains(part))
 }
@@ -662,11 +685,14 @@ impl Table {
     }
 }
 
-/// The bias that belongs to a tensor: `x.weight` has `x.bias`, a bare `x` has `x_bias`.
+/// The bias that belongs to a tensor: `x.weight` has `x.bias`, a bare `x` has `x_bias`, `x_weight` too.
 pub fn bias_of<'a>(checkpoint: &'a Checkpoint, tensor: &TensorInfo) -> Option<&'a TensorInfo> {
     match tensor.name.strip_suffix(".weight") {
         Some(stem) => checkpoint.tensor(&format!("{stem}.bias")),
-        None => checkpoint.tensor(&format!("{}_bias", tensor.name)),
+        None => {
+            let stem = tensor.name.strip_suffix("_weight").unwrap_or(&tensor.name);
+            checkpoint.tensor(&format!("{stem}_bias"))
+        }
     }
 }
 
@@ -706,7 +732,7 @@ mod tests {
                 "missing tensor 'model.layers.0.self_attn.q_proj.weight' (also looked for: \
                  layers.0.self_attn.q_proj.weight, \
                  language_model.model.layers.0.self_attn.q_proj.weight, \
-                 language_model.layers.0.self_attn.q_proj.weight and 38 more)",
+                 language_model.layers.0.self_attn.q_proj.weight and 56 more)",
             ),
             (
                 Container::Gguf,

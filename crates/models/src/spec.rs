@@ -88,6 +88,13 @@ pub enum Output {
         /// Divided by its length.
         normalise: bool,
     },
+    /// One vector a sequence: a product of its last row, of length 1 (CLIP's and SigLIP's texts).
+    Projected {
+        /// Columns of the vector.
+        cols: u32,
+        /// What becomes of the text before.
+        frame: Frame,
+    },
     /// One number a sequence: `out(norm(act(dense·pooled)))`, or `out(pooled)`.
     Score {
         /// How rows are pooled.
@@ -97,6 +104,18 @@ pub enum Output {
         /// Before the last product.
         norm: Option<Norm>,
     },
+}
+
+/// What becomes of a text's tokens, so that its last row is the one that counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Frame {
+    /// It ends behind the first token with that id, which it must have.
+    Until(u32),
+    /// It ends behind the first token with the highest id that it has.
+    UntilHighest,
+    /// It is filled up to the context with padding that all tokens see; that id, if the tokenizer names
+    /// none.
+    Filled(u32),
 }
 
 /// A normalisation; its weight (and bias) are the file's.

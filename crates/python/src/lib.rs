@@ -1,6 +1,7 @@
 //! tokenmill for Python: thin classes over the front door. What needs Python's own libraries (types, arrays) is in
 //! `python/tokenmill/__init__.py`. The interpreter's lock is given up while anything is waited for.
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use pyo3::create_exception;
@@ -50,6 +51,23 @@ impl Model {
         self.0.width()
     }
 
+    /// Counts of what it does, and has done since it was opened.
+    fn stats(&self) -> BTreeMap<&'static str, u64> {
+        let stats = self.0.stats();
+        BTreeMap::from([
+            ("running", stats.running.into()),
+            ("waiting", (stats.waiting + stats.queued_requests).into()),
+            ("requests", stats.requests),
+            ("finished", stats.finished),
+            ("dropped", stats.cancelled),
+            ("failed", stats.failed),
+            ("prompt_tokens", stats.prompt_tokens),
+            ("cached_tokens", stats.cached_tokens),
+            ("generated_tokens", stats.generated_tokens),
+            ("steps", stats.steps),
+        ])
+    }
+
     fn chat(&self) -> Chat {
         Chat(SharedChat::new(self.0.chat()))
     }
@@ -57,7 +75,7 @@ impl Model {
     fn complete(&self, py: Python<'_>, prompt: &str, sampling: &str) -> PyResult<Answer> {
         let sampling = sampling_of(json_of(sampling)?).map_err(told)?;
         let made = py.detach(|| self.0.complete(prompt, &sampling)).map_err(told)?;
-        Ok(Answer(Mutex::new(Source::Text(Box::new(made)))))
+        Ok(Answer::new(Source::Text(Box::new(made))))
     }
 
     fn embed(&self, py: Python<'_>, texts: Vec<String>) -> PyResult<Vec<Vec<f32>>> {
@@ -76,7 +94,10 @@ struct Chat(SharedChat);
 #[pymethods]
 impl Chat {
     fn system(&self, text: &str) -> PyResult<()> {
-        self.0.with(|chat| drop(chat.system(text))).map_err(told)
+        let told_it = |chat: &mut tokenmill::Chat| {
+            chat.system(text);
+        };
+        self.0.with(told_it).map_err(told)
     }
 
     fn sampling(&self, said: &str) -> PyResult<()> {
@@ -106,7 +127,9 @@ impl Chat {
             });
             found.map_err(|error| error.to_string().into())
         };
-        let offer = |chat: &mut tokenmill::Chat| drop(chat.tool_of_schema(name, about, schema, run));
+        let offer = |chat: &mut tokenmill::Chat| {
+            chat.tool_of_schema(name, about, schema, run);
+        };
         self.0.with(offer).map_err(told)
     }
 
@@ -114,7 +137,7 @@ impl Chat {
     fn stream(&self, py: Python<'_>, question: &str, schema: Option<&str>) -> PyResult<Answer> {
         let schema = schema.map(json_of).transpose()?.map(settled);
         let made = py.detach(|| self.0.stream(question, schema)).map_err(told)?;
-        Ok(Answer(Mutex::new(Source::Chat(Box::new(made)))))
+        Ok(Answer::new(Source::Chat(Box::new(made))))
     }
 }
 
@@ -126,7 +149,19 @@ enum Source {
 
 /// An answer as it comes: an iterator of its parts.
 #[pyclass(frozen)]
-struct Answer(Mutex<Source>);
+struct Answer(Mutex<Running>);
+
+struct Running {
+    source: Source,
+    /// Tokens generated, and those of prompts: known when it is whole.
+    tokens: (u32, u32),
+}
+
+impl Answer {
+    fn new(source: Source) -> Self {
+        Self(Mutex::new(Running { source, tokens: (0, 0) }))
+    }
+}
 
 /// Kind, text, and name of the tool where there is one.
 type Told = (&'static str, String, Option<String>);
@@ -140,28 +175,43 @@ impl Answer {
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Told>> {
         py.detach(|| {
             // (A tool that reads the answer it is called by would wait for itself.)
-            let Ok(mut source) = self.0.try_lock() else {
+            let Ok(mut running) = self.0.try_lock() else {
                 return Err(TokenmillError::new_err("the answer is being read"));
             };
-            let next = match &mut *source {
-                Source::Chat(stream) => stream.next(),
-                Source::Text(completion) => {
-                    completion.next().map(|text| text.map(Piece::Text))
+            let (next, usage) = match &mut running.source {
+                Source::Chat(stream) => {
+                    let next = stream.next();
+                    (next, Some(stream.ending().1))
                 }
-                Source::Ended => None,
+                Source::Text(completion) => {
+                    let next = completion.next().map(|text| text.map(Piece::Text));
+                    (next, completion.usage())
+                }
+                Source::Ended => (None, None),
             };
+            if let Some(usage) = usage {
+                running.tokens = (usage.completion_tokens, usage.prompt_tokens);
+            }
             if !matches!(next, Some(Ok(_))) {
-                *source = Source::Ended;
+                running.source = Source::Ended;
             }
             next.transpose().map(|piece| piece.map(parts)).map_err(told)
         })
     }
 
+    /// Tokens generated, and those of prompts.
+    fn tokens(&self) -> PyResult<(u32, u32)> {
+        let running = self.0.try_lock();
+        running
+            .map(|running| running.tokens)
+            .map_err(|_| TokenmillError::new_err("the answer is being read"))
+    }
+
     /// Computes nothing more of it.
     fn close(&self, py: Python<'_>) {
         py.detach(|| {
-            if let Ok(mut source) = self.0.try_lock() {
-                *source = Source::Ended;
+            if let Ok(mut running) = self.0.try_lock() {
+                running.source = Source::Ended;
             }
         });
     }

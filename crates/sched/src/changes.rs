@@ -49,7 +49,7 @@ impl Changes {
     }
 
     /// Takes over what happened after these.
-    pub fn append(&mut self, later: &mut Changes) {
+    pub fn append(&mut self, mut later: Changes) {
         self.list.append(&mut later.list);
         self.tokens.append(&mut later.tokens);
     }
@@ -64,6 +64,34 @@ impl Changes {
 /// 64 of an id's 128 bits, which are mixed.
 fn name(id: PrefixId) -> u64 {
     id.0 as u64
+}
+
+/// A place in a text that everybody may share: what the blocks from there on are called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TextPlace {
+    id: PrefixId,
+    is_begin: bool,
+}
+
+impl TextPlace {
+    /// Where texts begin; `None` under a salt, which makes a text somebody's own.
+    pub fn begin(salt: u64) -> Option<Self> {
+        (salt == PUBLIC).then(|| Self { id: PrefixId::root(salt), is_begin: true })
+    }
+
+    /// The place behind one more block.
+    #[must_use]
+    pub fn then(self, tokens: &[TokenId]) -> Self {
+        Self { id: self.id.then(tokens), is_begin: false }
+    }
+
+    /// Notes one more block as stored; the place behind it.
+    #[must_use]
+    pub fn store(self, tokens: &[TokenId], out: &mut Changes) -> Self {
+        let next = self.then(tokens);
+        out.stored(next.id, (!self.is_begin).then_some(self.id), tokens);
+        next
+    }
 }
 
 impl Scheduler {

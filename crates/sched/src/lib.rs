@@ -21,7 +21,7 @@ mod scheduler;
 mod sequence;
 mod step;
 
-pub use changes::{Change, Changes};
+pub use changes::{Change, Changes, TextPlace};
 pub use leases::{LeaseInfo, LeaseWish};
 pub use media::{Embeddings, Inputs, Media};
 pub use miss::{Miss, Wait};

@@ -102,7 +102,7 @@ async fn answer(
         Ready::Told(body) => Ok(Json(body).into_response()),
         Ready::Numbers { measured, write } => {
             if let Some(visit) = &visit {
-                let tokens = measured.inputs.iter().map(Vec::len).sum::<usize>();
+                let tokens = measured.tokens();
                 let mut told = visit.told();
                 told.model = Some(measured.model.served.name().to_owned());
                 told.prompt_tokens = Some(u32::try_from(tokens).unwrap_or(u32::MAX));
@@ -184,7 +184,7 @@ async fn numbers(
     let account = account.or(user).unwrap_or(party);
     let ticket = seen.as_ref().map(|seen| seen.id.ticket);
     let who = Who { account, salt: account, timeout: measured.timeout, seen };
-    let (mut head, found) = rows::compute(shared, measured, who).await?;
+    let (mut head, found) = rows::compute(shared, measured, (who, party)).await?;
     head.ticket = ticket.unwrap_or(head.ticket);
     Ok(write(&head, found))
 }

@@ -17,6 +17,7 @@ use crate::config::Limits;
 use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes};
+use crate::images::Image;
 use crate::shared::Model;
 use crate::workshop::Wanted;
 
@@ -58,6 +59,13 @@ pub enum Input {
     },
     /// A text by its middle.
     Infill(Infill),
+    /// A text as it is, with a mark ([`MARK`](crate::llamacpp::MARK)) for each image.
+    Shown {
+        /// The text.
+        text: String,
+        /// As many as it has marks.
+        images: Vec<Image>,
+    },
 }
 
 /// How many tokens an answer may reason for, and the member that says so.
@@ -156,13 +164,31 @@ pub struct Generate {
     pub manner: Manner,
 }
 
+/// What becomes a vector.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Item {
+    /// A text.
+    Text(Prompt),
+    /// An image, for models that have vectors of these too.
+    Image(Image),
+}
+
+impl Item {
+    fn image_mut(&mut self) -> Option<&mut Image> {
+        match self {
+            Self::Image(image) => Some(image),
+            Self::Text(_) => None,
+        }
+    }
+}
+
 /// Texts that are answered by numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Measure {
     /// A vector of each.
     Embed {
-        /// The texts; not empty.
-        inputs: Vec<Prompt>,
+        /// The texts and images; not empty.
+        inputs: Vec<Item>,
         /// Columns kept; the rest is cut off and the length made 1 again.
         dimensions: Option<u32>,
     },
@@ -232,14 +258,21 @@ impl Ask {
         }
     }
 
-    /// The conversation that it goes on with, to be changed.
-    pub fn conversation_mut(&mut self) -> Option<&mut Conversation> {
+    /// Its images, in order, to be changed.
+    pub fn images_mut(&mut self) -> Vec<&mut Image> {
         match self {
             Self::Generate { ask, .. } | Self::Count { ask, .. } => match &mut ask.input {
-                Input::Conversation(talk) => Some(talk),
-                Input::Prompts { .. } | Input::Infill(_) => None,
+                Input::Conversation(talk) => talk.images_mut().collect(),
+                Input::Shown { images, .. } => images.iter_mut().collect(),
+                Input::Prompts { .. } | Input::Infill(_) => Vec::new(),
             },
-            Self::Numbers { .. } | Self::Look { .. } => None,
+            Self::Numbers { ask, .. } => match &mut ask.measure {
+                Measure::Embed { inputs, .. } => {
+                    inputs.iter_mut().filter_map(Item::image_mut).collect()
+                }
+                Measure::Rank { .. } => Vec::new(),
+            },
+            Self::Look { .. } => Vec::new(),
         }
     }
 }

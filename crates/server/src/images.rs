@@ -10,7 +10,6 @@ use tokenmill_media::{Ceilings, MediaError};
 
 use crate::ask::Ask;
 use crate::config::Limits;
-use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::fields::shown;
 use crate::shared::{Model, Shared};
@@ -127,24 +126,24 @@ pub fn not_seen(error: &MediaError, path: &str) -> ApiError {
     }
 }
 
-/// The files of all images of a conversation, in order.
+/// The files of images, in order.
 ///
 /// # Errors
 /// 400 for more than a request may have, and for the first that is elsewhere.
-pub fn files<'a>(talk: &'a Conversation, limits: &Limits) -> Result<Vec<&'a Arc<[u8]>>, ApiError> {
-    let Some(first) = talk.images().next() else { return Ok(Vec::new()) };
-    let (found, most) = (talk.images().count(), limits.images);
-    if found > most {
-        let message = format!("the request has {found} images, the limit is {most}");
-        return Err(ApiError::bad(&first.path, message));
+pub fn files<'a>(images: &[&'a Image], limits: &Limits) -> Result<Vec<&'a Arc<[u8]>>, ApiError> {
+    let (found, most) = (images.len(), limits.images);
+    match images.first() {
+        Some(first) if found > most => {
+            let message = format!("the request has {found} images, the limit is {most}");
+            Err(ApiError::bad(&first.path, message))
+        }
+        _ => images.iter().map(|image| file(image)).collect(),
     }
-    talk.images().map(file).collect()
 }
 
 /// Whether images are to be fetched before a request can be prepared.
 pub fn are_elsewhere(shared: &Shared, ask: &mut Ask) -> bool {
-    let elsewhere = |talk: &mut Conversation| talk.images().any(Image::is_elsewhere);
-    shared.fetcher.is_some() && ask.conversation_mut().is_some_and(elsewhere)
+    shared.fetcher.is_some() && ask.images_mut().iter().any(|image| image.is_elsewhere())
 }
 
 /// A request with the files of its images, fetched where that is on, for a model that sees them.
@@ -154,11 +153,11 @@ pub fn are_elsewhere(shared: &Shared, ask: &mut Ask) -> bool {
 pub async fn fetched(shared: &Shared, model: &Model, mut ask: Ask) -> Result<Ask, ApiError> {
     let (Some(fetcher), true) = (&shared.fetcher, model.sees()) else { return Ok(ask) };
     let limits = &shared.config.limits;
-    let Some(talk) = ask.conversation_mut() else { return Ok(ask) };
-    if talk.images().count() > limits.images {
+    let mut elsewhere = ask.images_mut();
+    if elsewhere.len() > limits.images {
         return Ok(ask); // (which is refused by their number)
     }
-    let mut elsewhere: Vec<&mut Image> = talk.images_mut().filter(|i| i.is_elsewhere()).collect();
+    elsewhere.retain(|image| image.is_elsewhere());
     let wanted: Vec<(String, String)> = elsewhere
         .iter()
         .filter_map(|image| match &image.source {
@@ -183,7 +182,6 @@ impl Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conversation::{Content, Message, Part, Role};
     use tokenmill_media::size;
 
     fn of(url: &str) -> Result<Image, ApiError> {
@@ -239,13 +237,9 @@ mod tests {
             assert_eq!(error.status.as_u16(), status, "{error:?}");
             assert_eq!((error.code, error.param.as_deref()), (Some("invalid_image"), Some("m[0]")));
         }
-        let said = |url: &str| Message {
-            content: Content::Parts(vec![Part::Image(of(url).expect(url))]),
-            ..Message::text(Role::User, "")
-        };
-        let many = ["http://a/", "http://b/"].map(said).into();
-        let talk = Conversation { messages: many, ..Conversation::default() };
-        let error = files(&talk, &Limits { images: 1, ..limits.clone() }).expect_err("two");
+        let many = ["http://a/", "http://b/"].map(|url| of(url).expect(url));
+        let one = Limits { images: 1, ..limits.clone() };
+        let error = files(&[&many[0], &many[1]], &one).expect_err("two");
         assert!(error.message.contains("2 images, the limit is 1"), "{}", error.message);
         let elsewhere = of("http://127.0.0.1/").expect("an address");
         let error = file(&elsewhere).expect_err("it is not fetched");

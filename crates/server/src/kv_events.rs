@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::Bytes;
 use serde::Serialize;
-use tokenmill_engine::{CacheFeed, CacheNews, Change, Changes};
+use tokenmill_engine::{CacheFeed, CacheNews, Change, Changes, Medium};
 use tokenmill_ir::TokenId;
 use tokio::sync::Notify;
 use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqError, ZmqMessage};
@@ -219,14 +219,19 @@ enum Event<'a> {
     Cleared([&'static str; 1]),
 }
 
-/// What vLLM and Dynamo call the memory that caches lie in.
-const MEDIUM: &str = "GPU";
+/// What vLLM and Dynamo call it.
+fn name_of(medium: Medium) -> &'static str {
+    match medium {
+        Medium::Memory => "GPU",
+        Medium::Disk => "DISK",
+    }
+}
 
 /// News as batches.
 fn batches(news: &CacheNews) -> Vec<Bytes> {
     match news {
         CacheNews::Anew => vec![batch(&[Event::Cleared(["AllBlocksCleared"])])],
-        CacheNews::Changed(changes) => {
+        CacheNews::Changed(medium, changes) => {
             let Changes { list, tokens } = changes;
             let stored = |list: &[Change]| {
                 list.iter().filter(|change| matches!(change, Change::Stored { .. })).count()
@@ -236,7 +241,7 @@ fn batches(news: &CacheNews) -> Vec<Bytes> {
             let mut one = |list: &[Change]| {
                 let (own, later) = rest.split_at(stored(list) * block_tokens);
                 rest = later;
-                batch(&events(list, own, block_tokens))
+                batch(&events(list, own, block_tokens, name_of(*medium)))
             };
             list.chunks(BATCH).map(&mut one).collect()
         }
@@ -244,7 +249,12 @@ fn batches(news: &CacheNews) -> Vec<Bytes> {
 }
 
 /// Changes as events: blocks that follow each other are one.
-fn events<'a>(list: &[Change], tokens: &'a [TokenId], block_tokens: usize) -> Vec<Event<'a>> {
+fn events<'a>(
+    list: &[Change],
+    tokens: &'a [TokenId],
+    block_tokens: usize,
+    medium: &'static str,
+) -> Vec<Event<'a>> {
     let (mut all, mut rest): (Vec<Event<'a>>, _) = (Vec::new(), tokens);
     for change in list {
         match (*change, all.last_mut()) {
@@ -265,13 +275,13 @@ fn events<'a>(list: &[Change], tokens: &'a [TokenId], block_tokens: usize) -> Ve
                         own,
                         block_tokens,
                         None,
-                        MEDIUM,
+                        medium,
                     )),
                 }
             }
             (Change::Removed { id }, Some(Event::Removed(_, ids, _))) => ids.push(id),
             (Change::Removed { id }, _) => {
-                all.push(Event::Removed("BlockRemoved", vec![id], MEDIUM));
+                all.push(Event::Removed("BlockRemoved", vec![id], medium));
             }
         }
     }
@@ -306,7 +316,7 @@ mod tests {
             stored(4, Some(u64::MAX)),
         ];
         let changes = Changes { list, tokens: (0..8).collect() };
-        let told = batches(&CacheNews::Changed(changes));
+        let told = batches(&CacheNews::Changed(Medium::Memory, changes));
         let [told] = &told[..] else { panic!("{} batches", told.len()) };
         let expect = serde_json::json!([
             ["BlockStored", [u64::MAX, 2], null, [0, 1, 2, 3], 2, null, "GPU"],
@@ -329,11 +339,12 @@ mod tests {
         let list: Vec<Change> = (0..many).map(change).collect();
         let tokens: Vec<TokenId> =
             (0..many as u32).step_by(2).flat_map(|id| [id, id, id]).collect();
-        let told = batches(&CacheNews::Changed(Changes { list, tokens }));
+        let told = batches(&CacheNews::Changed(Medium::Disk, Changes { list, tokens }));
         assert_eq!(told.len(), 2);
         let events = told.iter().flat_map(|batch| read(batch).as_array().cloned().expect("a list"));
         for (id, event) in events.enumerate() {
             assert_eq!(event[1], serde_json::json!([id]));
+            assert_eq!(event.as_array().and_then(|all| all.last()), Some(&"DISK".into()));
             if id % 2 == 0 {
                 assert_eq!(event[3], serde_json::json!([id, id, id]));
             }

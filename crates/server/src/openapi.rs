@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::routes::{Access, ROUTES, Route};
 
 mod kinds;
+mod reference;
 
 use kinds::Asked;
 
@@ -67,6 +68,7 @@ fn told() -> Value {
     json!({
         "openapi": "3.1.0",
         "info": { "title": "tokenmill", "version": env!("CARGO_PKG_VERSION") },
+        "tags": reference::tags(),
         "paths": paths,
         "components": { "securitySchemes": schemes, "schemas": errors() },
     })
@@ -112,8 +114,12 @@ fn operation(route: &Route, path: &str) -> Value {
             "application/x-ndjson": { "schema": { "type": "string" } },
         }),
     };
+    let named = reference::about(&format!("{} {}", route.method, route.path));
+    let (about, tag) = named.unwrap_or_default();
     let mut operation = json!({
         "operationId": format!("{} {path}", route.method),
+        "summary": about,
+        "tags": [tag],
         "responses": {
             "2XX": { "description": "The answer.", "content": content },
             "4XX": error.clone(),

@@ -7,7 +7,7 @@ use tokenmill_engine::constraint::Held;
 use tokenmill_engine::{NOBODY, Reading, Request, Sampling, SamplingValues};
 use tokenmill_ir::TokenId;
 use tokenmill_text::{
-    Before, Beside, Encoder, Reach, Special, TemplateError, Tokenizer, TokenizerError,
+    Before, Beside, Encoder, IMAGE, Reach, Special, TemplateError, Tokenizer, TokenizerError,
 };
 
 use crate::ask::{Generate, Head, Infill, Input, Manner, Part, Prompt, Thinking};
@@ -15,8 +15,9 @@ use crate::config::Limits;
 use crate::conversation::{Conversation, Role, Tools};
 use crate::error::ApiError;
 use crate::holding;
-use crate::images;
+use crate::images::{self, Image};
 use crate::keys::account_of;
+use crate::llamacpp::MARK;
 use crate::seeing::{self, Pictures};
 use crate::shared::{Model, Shared, now, unix_seconds};
 use crate::workshop::Wanted;
@@ -332,6 +333,7 @@ fn asked(
     match input {
         Input::Conversation(talk) => conversation(model, talk, (manner, limits), encoder),
         Input::Infill(infill) => between(model, &infill, manner, encoder, warnings),
+        Input::Shown { text, images } => marked(model, (&text, &images), limits, encoder),
         Input::Prompts { prompts, suffix: Some(suffix), .. } => {
             infill(model, &prompts, &suffix, encoder)
         }
@@ -470,8 +472,8 @@ fn conversation(
     let tokens = encoder.rendered(&rendered.prompt);
     let tokens = tokens.map_err(|e| not_encoded(e, model, "messages"))?;
     let most = model.most_tokens().saturating_mul(2);
-    let (tokens, pictures) =
-        seeing::sketched(model, &rendered.talk, tokens, (encoder, limits, most))?;
+    let images: Vec<&Image> = rendered.talk.images().collect();
+    let (tokens, pictures) = seeing::sketched(model, &images, tokens, (encoder, limits, most))?;
     let text = rendered.prompt.text();
     let parts = match manner.diagnose && pictures.is_none() {
         true => parts(&rendered.talk, &text, &tokens, &model.served.tokenizer),
@@ -480,6 +482,33 @@ fn conversation(
     let (reading, reasons) = (rendered.reading(), rendered.reasons);
     let (prompts, param, tools) = (vec![tokens], "messages", rendered.talk.tools);
     Ok(Asked { prompts, param, parts, pictures, reading, reasons, tools, ..Asked::default() })
+}
+
+/// A text that has a mark for each image: what its model wants around one comes beside.
+fn marked(
+    model: &Model,
+    (text, images): (&str, &[Image]),
+    limits: &Limits,
+    encoder: &Encoder<'_>,
+) -> Result<Asked, ApiError> {
+    let Some(eyes) = &model.served.eyes else {
+        let unseen = images.first().map(|image| images::unseen(image, model.served.name()));
+        return Err(unseen.unwrap_or_else(ApiError::internal));
+    };
+    let [before, behind] = eyes.around();
+    let (mut ids, last) = (Vec::new(), images.len());
+    for (i, piece) in text.split(MARK).enumerate() {
+        ids.extend((i > 0).then_some(IMAGE));
+        let behind = if i > 0 { behind } else { "" };
+        let before = if i < last { before } else { "" };
+        let piece = encoder.encode(&format!("{behind}{piece}{before}"), Special::Parse);
+        ids.extend(piece.map_err(|e| not_encoded(e, model, "prompt"))?);
+    }
+    let images: Vec<&Image> = images.iter().collect();
+    let most = model.most_tokens().saturating_mul(2);
+    let tokens = encoder.framed(ids, true, true);
+    let (tokens, pictures) = seeing::sketched(model, &images, tokens, (encoder, limits, most))?;
+    Ok(Asked { prompts: vec![tokens], param: "prompt", pictures, ..Asked::default() })
 }
 
 /// Where each message ends in the prompt, in tokens.

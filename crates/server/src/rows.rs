@@ -5,18 +5,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokenmill_engine::{
-    Cancel, Event, Refusal, Request, RequestError, Rows, Scored, cosine, relevance,
+    Cancel, Event, Refusal, Request, RequestError, Rows, Scored, Viewer, cosine, relevance,
 };
 use tokenmill_ir::TokenId;
 use tokenmill_text::{Special, TokenizerError};
 use tokio::sync::{oneshot, watch};
 
-use crate::ask::{Found, Measure, Numbers, NumbersHead, Prompt};
+use crate::ask::{Found, Item, Measure, Numbers, NumbersHead, Prompt};
 use crate::error::ApiError;
+use crate::images::{Image, unseen};
 use crate::keys::Key;
 use crate::prepare::{not_encoded, reach, tokens};
 use crate::requests::{Seen, keeper};
+use crate::seeing::Album;
 use crate::shared::{Model, Phase, Shared, reached};
+use crate::shares::Party;
 use crate::workshop::Wanted;
 
 /// Texts of one request at the engine at once: enough to fill its steps, few enough to leave its
@@ -27,13 +30,15 @@ const AT_ONCE: usize = 16;
 pub struct Measured {
     /// Who measures them.
     pub model: Model,
-    /// Tokens of each text.
+    /// Tokens of each text, images left out.
     pub inputs: Vec<Vec<TokenId>>,
     /// The client's name for who asks.
     pub user: Option<String>,
     /// How long it may take.
     pub timeout: Option<Duration>,
     head: NumbersHead,
+    /// Images among the texts, and their places among all.
+    album: Option<(Album, Vec<usize>)>,
     /// Where the second text of each begins, if its tokens are of another type; empty: of none.
     seconds: Vec<Option<u32>>,
     meaning: Meaning,
@@ -94,6 +99,7 @@ pub fn prepare(
     // The text is data: control tokens spelled out in it are text.
     let plain = |text: &str| encoder.prompt(text, Special::Plain);
     let cannot = |what: &str| Err(cannot(model.served.name(), what));
+    let mut album = None;
     let (inputs, seconds, meaning) = match ask.measure {
         Measure::Embed { .. } if gives_text || scores => return cannot(NO_VECTORS),
         Measure::Rank { .. } if gives_text => return cannot(NO_RANKS),
@@ -108,9 +114,13 @@ pub fn prepare(
                 Prompt::Text(text) => plain(&text),
                 mixed @ Prompt::Mixed(_) => tokens(mixed, &encoder, Special::Plain),
             };
-            let inputs: Result<Vec<_>, _> = inputs.into_iter().map(tokens).collect();
+            let (texts, images) = apart(inputs);
+            album = images_of(shared, &model, &images)?;
+            let (places, texts): (Vec<usize>, Vec<Prompt>) = texts.into_iter().unzip();
+            let all = texts.len() + images.len();
+            let inputs: Result<Vec<_>, _> = texts.into_iter().map(tokens).collect();
             let inputs = inputs.map_err(|e| not_encoded(e, &model, "input"))?;
-            check(&model, &inputs, "input")?;
+            check(&model, &inputs, |i| path("input", places[i], all))?;
             (inputs, Vec::new(), Meaning::Vectors(dimensions))
         }
         Measure::Rank { query, documents } => {
@@ -124,15 +134,52 @@ pub fn prepare(
             let encoded = encoded.map_err(|e| not_encoded(e, &model, "documents"))?;
             let (inputs, seconds): (Vec<_>, Vec<_>) = encoded.into_iter().unzip();
             let of_documents = if scores { &inputs[..] } else { &inputs[1..] };
-            check(&model, of_documents, "documents")?;
-            check(&model, &inputs[..1], "query")?;
+            check(&model, of_documents, |i| path("documents", i, of_documents.len()))?;
+            check(&model, &inputs[..1], |_| "query".to_owned())?;
             (inputs, seconds, if scores { Meaning::Scores } else { Meaning::Angles })
         }
     };
     let (ticket, name) = (shared.ticket(), model.served.name().to_owned());
     let head = NumbersHead { ticket, model: name, warnings };
     let Numbers { user, timeout, .. } = ask;
-    Ok(Measured { model, inputs, user, timeout, head, seconds, meaning })
+    Ok(Measured { model, inputs, user, timeout, head, album, seconds, meaning })
+}
+
+type Placed<T> = Vec<(usize, T)>;
+
+/// Texts and images, with their places.
+fn apart(inputs: Vec<Item>) -> (Placed<Prompt>, Placed<Image>) {
+    let (mut texts, mut images) = (Vec::new(), Vec::new());
+    for (place, item) in inputs.into_iter().enumerate() {
+        match item {
+            Item::Text(text) => texts.push((place, text)),
+            Item::Image(image) => images.push((place, image)),
+        }
+    }
+    (texts, images)
+}
+
+/// Images that become vectors beside texts, looked at as far as their headers.
+fn images_of(
+    shared: &Shared,
+    model: &Model,
+    images: &[(usize, Image)],
+) -> Result<Option<(Album, Vec<usize>)>, ApiError> {
+    if let Some((_, image)) = images.first().filter(|_| !model.sees()) {
+        return Err(unseen(image, model.served.name()));
+    }
+    let all: Vec<&Image> = images.iter().map(|(_, image)| image).collect();
+    let album = Album::of(model, &all, &shared.config.limits)?;
+    Ok(album.map(|album| (album, images.iter().map(|(place, _)| *place).collect())))
+}
+
+impl Measured {
+    /// Tokens of all texts, and patches of all images.
+    pub fn tokens(&self) -> usize {
+        let patches = self.album.iter().flat_map(|(album, _)| album.patches());
+        let texts = self.inputs.iter().map(Vec::len).sum::<usize>();
+        texts + patches.map(|patches| patches as usize).sum::<usize>()
+    }
 }
 
 impl Meaning {
@@ -186,11 +233,20 @@ struct Open {
     _cancel: Cancel,
 }
 
-/// 400 unless every text fits the model; `name` is the member that held them.
-fn check(model: &Model, inputs: &[Vec<TokenId>], name: &str) -> Result<(), ApiError> {
+/// One of so many in a member.
+fn path(name: &str, place: usize, of: usize) -> String {
+    if of == 1 { name.to_owned() } else { format!("{name}[{place}]") }
+}
+
+/// 400 unless every text fits the model; `path` is where each stood.
+fn check(
+    model: &Model,
+    inputs: &[Vec<TokenId>],
+    path: impl Fn(usize) -> String,
+) -> Result<(), ApiError> {
     let limit = model.most_tokens();
     for (i, tokens) in inputs.iter().enumerate() {
-        let path = if inputs.len() == 1 { name.to_owned() } else { format!("{name}[{i}]") };
+        let path = path(i);
         if tokens.is_empty() {
             return Err(ApiError::bad(&path, format!("{path} is empty")));
         }
@@ -212,15 +268,27 @@ fn check(model: &Model, inputs: &[Vec<TokenId>], name: &str) -> Result<(), ApiEr
 pub async fn compute(
     shared: &Shared,
     measured: Measured,
-    who: Who,
+    (who, party): (Who, Party),
 ) -> Result<(NumbersHead, Found), ApiError> {
-    let Measured { model, inputs, head, seconds, meaning, .. } = measured;
+    let Measured { model, inputs, head, album, seconds, meaning, .. } = measured;
     let wanted = |i: usize| match seconds.get(i).copied().flatten() {
         Some(second) => tokenmill_engine::Numbers::Pair { second },
         None => tokenmill_engine::Numbers::Hidden,
     };
     let inputs = inputs.into_iter().enumerate().map(|(i, tokens)| (tokens, wanted(i))).collect();
-    let answers = all(shared, &model, inputs, who).await?;
+    let begun = Instant::now();
+    let mut answers = all(shared, &model, inputs, who.clone()).await?;
+    if let Some((album, places)) = album {
+        let viewer = Viewer { account: who.account, salt: who.salt, priority: 0 };
+        let timeout = left(&who, begun).timeout;
+        let rows = album.rows_within(shared, &model, (viewer, party), timeout).await?;
+        // (Places come in order, so that each stands where it was asked for.)
+        for ((place, rows), patches) in places.into_iter().zip(rows).zip(album.patches()) {
+            let (numbers, width) = (rows.data.clone(), rows.cols as usize);
+            let row = Rows { numbers, width, prompt_tokens: patches, ..Rows::default() };
+            answers.insert(place.min(answers.len()), row);
+        }
+    }
     Ok((head, meaning.of(answers)))
 }
 

@@ -15,21 +15,25 @@ use tokenmill_text::{Encoder, Special};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::config::Limits;
-use crate::conversation::Conversation;
 use crate::error::ApiError;
-use crate::images::{files, not_seen};
+use crate::images::{Image, files, not_seen};
 use crate::prepare::Prepared;
 use crate::shared::{Model, Phase, Shared, reached};
 use crate::shares::{Party, Share};
 
 /// Images of a prompt that are still to be seen.
 pub struct Pictures {
-    eyes: Arc<Eyes>,
     sketch: Sketch,
-    files: Vec<File>,
-    ceilings: Ceilings,
+    album: Album,
     /// Of the memory for bodies, which the files take still.
     share: Option<Share>,
+}
+
+/// Images of a request, and who sees them.
+pub struct Album {
+    eyes: Arc<Eyes>,
+    files: Vec<File>,
+    ceilings: Ceilings,
 }
 
 struct File {
@@ -47,21 +51,12 @@ struct File {
 /// prompt longer than `most` tokens.
 pub fn sketched(
     model: &Model,
-    talk: &Conversation,
+    images: &[&Image],
     tokens: Vec<TokenId>,
     (encoder, limits, most): (&Encoder<'_>, &Limits, usize),
 ) -> Result<(Vec<TokenId>, Option<Pictures>), ApiError> {
-    let given = files(talk, limits)?;
-    let (Some(eyes), false) = (&model.served.eyes, given.is_empty()) else {
-        return Ok((tokens, None));
-    };
-    let ceilings = limits.images_ceilings();
-    let file = |(path, bytes): (&String, &Arc<[u8]>)| {
-        let size = size(bytes, &ceilings).map_err(|error| not_seen(&error, path))?;
-        Ok(File { path: path.clone(), bytes: Arc::clone(bytes), size })
-    };
-    let given = talk.images().map(|image| &image.path).zip(given);
-    let files: Vec<File> = given.map(file).collect::<Result<_, ApiError>>()?;
+    let Some(album) = Album::of(model, images, limits)? else { return Ok((tokens, None)) };
+    let (eyes, files) = (&album.eyes, &album.files);
     let sizes: Vec<[u32; 2]> = files.iter().map(|file| file.size).collect();
     let encode = |text: &str| encoder.encode(text, Special::Parse).map_err(|e| e.to_string());
     let most = u32::try_from(most).unwrap_or(u32::MAX);
@@ -71,8 +66,7 @@ pub fn sketched(
         not_shown(error, model, path)
     })?;
     let tokens = sketch.tokens().to_vec();
-    let (eyes, share) = (Arc::clone(eyes), None);
-    Ok((tokens, Some(Pictures { eyes, sketch, files, ceilings, share })))
+    Ok((tokens, Some(Pictures { sketch, album, share: None })))
 }
 
 fn not_shown<'a>(
@@ -101,12 +95,8 @@ pub async fn see(shared: &Shared, prepared: &mut Prepared, party: Party) -> Resu
     let Some(first) = prepared.requests.first() else { return Ok(()) };
     let viewer = Viewer { account: first.account, salt: first.salt, priority: first.priority };
     let (begun, timeout) = (Instant::now(), first.timeout);
-    let mut phase = shared.phases();
-    let rows = tokio::select! {
-        rows = pictures.rows(shared, &prepared.model, (viewer, party)) => rows?,
-        limit_s = passed(timeout) => return Err(RequestError::TimedOut { limit_s }.into()),
-        () = reached(&mut phase, Phase::Stopping) => return Err(RequestError::ShutDown.into()),
-    };
+    let album = &pictures.album;
+    let rows = album.rows_within(shared, &prepared.model, (viewer, party), timeout).await?;
     let (prompt, inputs) = pictures.sketch.filled(&rows).map_err(|error| {
         tracing::error!(%error, "a bug where images are put into a prompt");
         ApiError::internal()
@@ -143,8 +133,53 @@ impl Pictures {
     pub fn hold(&mut self, share: Share) {
         self.share.get_or_insert(share);
     }
+}
 
-    /// The rows of all tiles of all images, in order. Several are at the encoder at once.
+impl Album {
+    /// Of the images of a request, looked at as far as their headers; `None`: there are none, or the model
+    /// sees none.
+    ///
+    /// # Errors
+    /// 400 for too many, and for what is no image or elsewhere.
+    pub fn of(model: &Model, images: &[&Image], limits: &Limits) -> Result<Option<Self>, ApiError> {
+        let given = files(images, limits)?;
+        let (Some(eyes), false) = (&model.served.eyes, given.is_empty()) else { return Ok(None) };
+        let ceilings = limits.images_ceilings();
+        let file = |(image, bytes): (&&Image, &Arc<[u8]>)| {
+            let path = &image.path;
+            let size = size(bytes, &ceilings).map_err(|error| not_seen(&error, path))?;
+            Ok(File { path: path.clone(), bytes: Arc::clone(bytes), size })
+        };
+        let files = images.iter().zip(given).map(file).collect::<Result<_, ApiError>>()?;
+        Ok(Some(Self { eyes: Arc::clone(eyes), files, ceilings }))
+    }
+
+    /// Patches of each image.
+    pub fn patches(&self) -> impl Iterator<Item = u32> {
+        let alone = self.files.len() == 1;
+        self.files.iter().map(move |file| self.eyes.patches(file.size, alone))
+    }
+
+    /// The rows of all tiles of all images, in order, within that time.
+    ///
+    /// # Errors
+    /// 400 for an image that is broken behind its header; what the encoder says.
+    pub async fn rows_within(
+        &self,
+        shared: &Shared,
+        model: &Model,
+        who: (Viewer, Party),
+        timeout: Option<Duration>,
+    ) -> Result<Vec<Arc<Embeddings>>, ApiError> {
+        let mut phase = shared.phases();
+        tokio::select! {
+            rows = self.rows(shared, model, who) => rows,
+            limit_s = passed(timeout) => Err(RequestError::TimedOut { limit_s }.into()),
+            () = reached(&mut phase, Phase::Stopping) => Err(RequestError::ShutDown.into()),
+        }
+    }
+
+    /// Several are at the encoder at once.
     async fn rows(
         &self,
         shared: &Shared,

@@ -16,7 +16,7 @@ pub struct Completion {
     usage: Option<Usage>,
     ended: bool,
     /// Lives as long as what it computes.
-    _model: Model,
+    model: Model,
 }
 
 impl Model {
@@ -28,7 +28,7 @@ impl Model {
         let tokens = self.encoder().prompt(prompt, Special::Parse)?;
         let events = self.submit(self.request(tokens, sampling)?)?;
         let (said, reason, usage, ended) = Default::default();
-        Ok(Completion { events, said, reason, usage, ended, _model: self.clone() })
+        Ok(Completion { events, said, reason, usage, ended, model: self.clone() })
     }
 }
 
@@ -59,6 +59,11 @@ impl Iterator for Completion {
 
     fn next(&mut self) -> Option<Self::Item> {
         while !self.ended {
+            // (In a process made by fork nobody sends events.)
+            if let Some(error) = self.model.engine().err() {
+                self.ended = true;
+                return Some(Err(error));
+            }
             match self.events.recv() {
                 Some(Event::Piece { piece, .. }) => {
                     let text = piece.text();

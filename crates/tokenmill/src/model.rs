@@ -162,6 +162,7 @@ impl Model {
             sequences: options.parallel.max(1),
             step_tokens: STEP_TOKENS.max(options.parallel),
             memory_bytes: options.memory_bytes.unwrap_or_else(available),
+            images: true,
         };
         let failed = |failure| match failure {
             LoadFailure::Device(DeviceError::Cancelled) => {

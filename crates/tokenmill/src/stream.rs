@@ -190,6 +190,10 @@ impl<C: DerefMut<Target = Chat>> Iterator for Stream<C> {
 
     fn next(&mut self) -> Option<Self::Item> {
         while !self.ended {
+            // (In a process made by fork nobody sends events.)
+            if let Some(error) = self.chat.model().engine().err() {
+                return self.fail(error);
+            }
             let Some(events) = &self.events else {
                 if let Some(call) = self.due.pop_front() {
                     return Some(Ok(self.call(call)));

@@ -53,6 +53,7 @@ fn options() -> LoadOptions {
         sequences: 2,
         step_tokens: 64,
         memory_bytes: MEMORY_BYTES,
+        images: true,
     }
 }
 

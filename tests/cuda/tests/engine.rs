@@ -52,6 +52,7 @@ const OPTIONS: LoadOptions = LoadOptions {
     sequences: 4,
     step_tokens: 24,
     memory_bytes: 1 << 30,
+    images: true,
 };
 const SERVE: ServeOptions = ServeOptions { queue: 64, step_s: 10.0, draft: DraftMode::Suffix };
 

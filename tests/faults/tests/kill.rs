@@ -33,6 +33,7 @@ fn start(model: &Path, folder: Option<&Path>) -> Served {
         sequences: 4,
         step_tokens: 256,
         memory_bytes: 1 << 32,
+        images: true,
     };
     let loaded = load(model, Arc::new(device), &options, |_, _| {}).expect("it loads");
     let disk = folder.map(|folder| DiskOptions {

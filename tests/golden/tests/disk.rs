@@ -34,6 +34,7 @@ fn start((device, mode): On, model: &Path, kv: KvFormat, folder: Option<&Path>) 
         sequences: 4,
         step_tokens: 128,
         memory_bytes: 1 << 32,
+        images: true,
     };
     let loaded = load(model, device, &options, |_, _| {}).expect("loaded");
     let disk = folder.map(|folder| DiskOptions {
@@ -214,6 +215,7 @@ fn a_cache_is_named_by_its_numerics() {
         sequences: 1,
         step_tokens: 32,
         memory_bytes: 1 << 32,
+        images: true,
     };
     let name = |(device, mode): On| {
         let loaded = load(&model, device, &options(mode), |_, _| {}).expect("loaded");

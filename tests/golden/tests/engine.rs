@@ -24,6 +24,7 @@ fn start(path: &Path, device: Arc<dyn Device>, step_tokens: u32) -> Result<Serve
         sequences: 4,
         step_tokens,
         memory_bytes: 1 << 32,
+        images: true,
     };
     let loaded = load(path, device, &options, |_, _| {});
     let loaded = loaded.unwrap_or_else(|e| panic!("{}: {e}", path.display()));

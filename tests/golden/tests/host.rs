@@ -63,6 +63,7 @@ fn options() -> LoadOptions {
         sequences: 2,
         step_tokens: 32,
         memory_bytes: u64::MAX,
+        images: true,
     }
 }
 

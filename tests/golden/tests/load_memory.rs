@@ -43,6 +43,7 @@ fn a_model_is_loaded_and_run_within_its_memory() {
         sequences: 1,
         step_tokens: 64,
         memory_bytes: 1 << 33,
+        images: true,
     };
     let device: Arc<dyn Device> = Arc::new(device.expect("a device"));
     let model = load(&path, Arc::clone(&device), &options, |_, _| {}).expect("loaded");

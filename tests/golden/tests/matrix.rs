@@ -319,6 +319,7 @@ fn run(
         sequences: 8,
         step_tokens,
         memory_bytes: 1 << 33,
+        images: true,
     };
     let mut model = load(path, Arc::new(device), &options, |_, _| {}).expect("loaded");
     if let Some(blocks) = variant.blocks {

@@ -91,7 +91,15 @@ fn encoders_of_images_are_counted_by_all_who_count() {
         for memory_bytes in [26 << 20, 32 << 20, 64 << 20, 1 << 30] {
             let (mode, kv) = (Mode::Int8, KvFormat::Bf16);
             let (context, sequences, step_tokens) = (Some(256), 2, 64);
-            let options = LoadOptions { mode, kv, context, sequences, step_tokens, memory_bytes };
+            let options = LoadOptions {
+                mode,
+                kv,
+                context,
+                sequences,
+                step_tokens,
+                memory_bytes,
+                images: true,
+            };
             let device = cpu();
             let planned = planned(&model, &*device, &options);
             let host = Host::start(Arc::clone(&device), memory_bytes).expect("a host");
@@ -149,8 +157,15 @@ fn memory_is_what_loading_takes() {
                 for memory_bytes in [1 << 20, 25 << 20, 28 << 20, 1 << 32] {
                     let mode = Mode::Int8;
                     let (kv, step_tokens) = (KvFormat::Bf16, 64);
-                    let options =
-                        LoadOptions { mode, kv, context, sequences, step_tokens, memory_bytes };
+                    let options = LoadOptions {
+                        mode,
+                        kv,
+                        context,
+                        sequences,
+                        step_tokens,
+                        memory_bytes,
+                        images: true,
+                    };
                     compare(&arch, &model, device, &options);
                 }
             }
@@ -172,6 +187,7 @@ fn work_is_what_programs_do() {
             sequences: 4,
             step_tokens: 64,
             memory_bytes: 1 << 32,
+            images: true,
         };
         let data = described(&model, &device, &options);
         for (sequences, tokens, context) in [(1, 1, 0), (1, 1, 30), (4, 1, 16), (1, 32, 0)] {

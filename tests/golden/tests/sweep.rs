@@ -66,15 +66,17 @@ impl Family {
     fn run(&self, meta: Meta) -> Result<Found, String> {
         let mut checkpoint = self.model.checkpoint.clone();
         checkpoint.meta = meta;
-        let spec = match spec_of(&checkpoint) {
-            Ok(spec) => outputs_of(spec),
+        let both = || -> Result<_, ModelError> {
+            let whole = spec_of(&checkpoint)?;
+            let unused = lower(&whole, &checkpoint, KvFormat::F32)?.unused;
+            let spec = outputs_of(whole);
+            Ok((unused, lower(&spec, &checkpoint, KvFormat::F32)?, spec))
+        };
+        let (unused, lowered, spec) = match both() {
+            Ok(both) => both,
             Err(error) => return Ok(Found::Refused(error.to_string())),
         };
-        let lowered = match lower(&spec, &checkpoint, KvFormat::F32) {
-            Ok(lowered) => lowered,
-            Err(error) => return Ok(Found::Refused(error.to_string())),
-        };
-        if let Some(first) = lowered.unused.first() {
+        if let Some(first) = unused.first() {
             return Ok(Found::Refused(format!("tensor {first} is not used")));
         }
         let len = self.golden.ids.len();
@@ -153,7 +155,9 @@ fn repeated(row: &Change) -> bool {
 /// Encoders are compared by their hidden states.
 fn outputs_of(spec: ModelSpec) -> ModelSpec {
     match spec.output {
-        Output::Pooled { .. } => ModelSpec { output: Output::Hidden, ..spec },
+        Output::Pooled { .. } | Output::Projected { .. } => {
+            ModelSpec { output: Output::Hidden, ..spec }
+        }
         _ => spec,
     }
 }

@@ -10,8 +10,8 @@ use tokenmill_golden_tests::{Golden, Image, Runner, Sight, Variant, worst_differ
 use tokenmill_ir::{Act, Checkpoint, Container, GateAct, KvFormat, Mask, Meta, MetaValue, Mode};
 use tokenmill_models::spec::*;
 use tokenmill_models::vision::{
-    ClassToken, Deepstack, Gather, Learned, NormAt, Patch, Projector, Script, Stretch, TOWERS,
-    VisionSpec, vision_of, vision_of_mmproj,
+    ClassToken, Deepstack, Gather, Learned, NormAt, Patch, Projector, Script, Stretch, Summary,
+    TOWERS, VisionSpec, vision_of, vision_of_mmproj,
 };
 use tokenmill_models::{ModelSpec, lower, lower_vision, spec_of};
 
@@ -31,10 +31,14 @@ fn check(name: &str, device: &dyn Device, chunks: &[usize]) {
     let scratch = tempfile::tempdir().expect("a scratch folder");
     let model = sight.golden.open(Variant::Config, scratch.path());
     let (vision, mut text) = specs(&model);
-    assert_eq!(vision.image_token, Some(sight.image_token), "{name}");
     let newer = sight.golden.open(Variant::ConfigV5, scratch.path());
     assert_eq!(specs(&newer), (vision.clone(), text.clone()), "{name}");
     let rows = rows(&sight, &vision, device, &model);
+    if vision.summary.is_some() {
+        vision.see(&mut text).expect("both fit");
+        return vector(&sight, &text, device, &model);
+    }
+    assert_eq!(vision.image_token, Some(sight.image_token), "{name}");
     if let Some(encoder) = sight.golden.open_mmproj(scratch.path()) {
         let found =
             vision_of_mmproj(&encoder.checkpoint, &beside(&vision)).expect("an mmproj file");
@@ -62,6 +66,19 @@ fn check(name: &str, device: &dyn Device, chunks: &[usize]) {
     }
 }
 
+/// The vector of a text, which images' are compared with.
+fn vector(sight: &Sight, text: &ModelSpec, device: &dyn Device, model: &OpenModel) {
+    let (name, ids) = (&sight.golden.arch, &sight.golden.ids);
+    let lowered = lower(text, &model.checkpoint, KvFormat::F32).expect("lowered");
+    assert!(lowered.unused.is_empty(), "{name} unused: {:?}", lowered.unused);
+    let context = ids.len() as u32;
+    let run = Runner::new(device, Mode::F32, &lowered.program, model, context);
+    let found = run.and_then(|mut run| run.feed(ids, 1)).expect("a vector");
+    let (worst, _) = worst_difference(&found, &sight.golden.floats("embedding.f32"));
+    println!("{name}: text max |Δ| {worst:.2e}");
+    assert!(worst <= TOLERANCE, "{name}: text {worst}");
+}
+
 /// Rows of a recording's images, which must be those recorded.
 fn rows(sight: &Sight, vision: &VisionSpec, device: &dyn Device, model: &OpenModel) -> Vec<f32> {
     let name = format!("{} {:?}", sight.golden.arch, model.checkpoint.container);
@@ -80,6 +97,9 @@ fn beside(vision: &VisionSpec) -> Checkpoint {
     let mut put = |key: &str, value| meta.insert(key.to_owned(), value);
     put("general.architecture", MetaValue::Str("m".to_owned()));
     put("m.embedding_length", MetaValue::Int(vision.out.into()));
+    if let Some((norm, _)) = vision.projector.norm {
+        put("m.attention.layer_norm_rms_epsilon", MetaValue::Float(norm.eps.into()));
+    }
     if let Axes::Sections(list) | Axes::Interleaved(list) = &vision.axes {
         let list = list.iter().chain([&0]).map(|n| MetaValue::Int((*n).into())).collect();
         put("m.rope.dimension_sections", MetaValue::List(list));
@@ -234,7 +254,29 @@ const CHANGES: &[(&str, Change)] = &[
             (s[0], s[1]) = (s[0] + moved, s[1] - moved)
         }
     }),
-    ("blocks", |v| v.blocks = !v.blocks),
+    ("summary", |v| v.summary = None),
+    ("summary.heads", |v| {
+        if let Some(Summary::Attention { heads, .. }) = &mut v.summary {
+            *heads *= 2
+        }
+    }),
+    ("summary.norm", |v| {
+        if let Some(Summary::Attention { norm, .. }) = &mut v.summary {
+            raise_eps(norm)
+        }
+    }),
+    ("summary.width", |v| {
+        if let Some(Summary::Attention { width, .. }) = &mut v.summary {
+            *width += 1
+        }
+    }),
+    ("summary.act", |v| {
+        if let Some(Summary::Attention { act, .. }) = &mut v.summary {
+            *act = Act::Silu
+        }
+    }),
+    // (Vectors stand in no text.)
+    ("blocks", |v| v.blocks = v.summary.is_none() && !v.blocks),
     ("most_rows", |v| v.most_rows = v.most_rows.map(|_| 1)),
     ("full_causal", |v| v.full_causal = false),
     ("tower.v_norm", |v| attention(v, |a| a.v_norm = None)),
@@ -266,6 +308,7 @@ fn every_field_has_a_row(vision: VisionSpec) {
         most_rows: _,
         projector,
         deepstack,
+        summary,
         out: _,
         axes: _,
         blocks: _,
@@ -287,6 +330,10 @@ fn every_field_has_a_row(vision: VisionSpec) {
         second: _,
     } = projector;
     if let Some(Deepstack { layers: _, projector: _ }) = deepstack {}
+    match summary {
+        None | Some(Summary::ClassToken) => {}
+        Some(Summary::Attention { heads: _, norm: _, width: _, act: _ }) => {}
+    }
 }
 
 fn each<T>(option: &mut Option<T>, change: impl FnOnce(&mut T)) {
@@ -333,6 +380,8 @@ fn unnoticed(sight: &Sight, model: &OpenModel, changed: &VisionSpec) -> Option<S
     if !tower.unused.is_empty() || sight.images.iter().any(|i| refused(changed, i)) {
         return None;
     }
+    let mut text = spec_of(&model.checkpoint).expect("a language model");
+    changed.see(&mut text).ok()?;
     let rows = match sight.encode(changed, &tower.program, &device, model) {
         Ok(rows) => rows,
         Err(error) => return Some(format!("is a device error: {error}")),
@@ -341,8 +390,9 @@ fn unnoticed(sight: &Sight, model: &OpenModel, changed: &VisionSpec) -> Option<S
     if rows.len() != recorded.len() || worst_difference(&rows, &recorded).0 > NOTICED {
         return None;
     }
-    let mut text = spec_of(&model.checkpoint).expect("a language model");
-    changed.see(&mut text).ok()?;
+    if changed.summary.is_some() {
+        return Some("changes no vector".to_owned());
+    }
     let lowered = lower(&text, &model.checkpoint, KvFormat::F32).ok()?;
     let prompt = sight.prompt(changed, rows).ok()?;
     let len = sight.golden.ids.len();

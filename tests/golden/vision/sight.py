@@ -546,6 +546,62 @@ def kimi_k25():
     return c, rows + t.rows, [(6, 8), (4, 6)]
 
 
+def kimi_vl():
+    """Kimi-VL, whose code is its makers' own: KIMI_VL names a folder with their modeling_kimi_vl.py."""
+    c, rows, images = kimi_k25()
+    for key in ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id",
+                "projection_hidden_size", "projection_layer_norm_eps"):
+        del c[key]
+    c |= {"architectures": ["KimiVLForConditionalGeneration"], "model_type": "kimi_vl", "ignore_index": -100,
+          "media_placeholder_token_id": 155, "torch_dtype": "float32",
+          "vision_config": {"hidden_size": 40, "init_pos_emb_height": 5, "init_pos_emb_width": 5,
+                            "intermediate_size": 72, "merge_kernel_size": [2, 2], "model_type": "moonvit",
+                            "num_attention_heads": 2, "num_hidden_layers": 2, "patch_size": 4}}
+    for old, new in (("proj.0", "linear_1"), ("proj.2", "linear_2"), ("pre_norm", "pre_norm")):
+        for row in rows:
+            row["name"] = row["name"].replace(f"mm_projector.{old}.", f"multi_modal_projector.{new}.")
+    return c, rows, images
+
+
+class KimiVl:
+    """The parts of Kimi-VL: its makers' tower and projector, and the language model that transformers has."""
+
+    def __init__(self, folder):
+        import importlib.util
+        import os
+        from types import SimpleNamespace
+
+        import torch
+        import transformers
+        from safetensors.torch import load_file, save_file
+        folder = pathlib.Path(folder)
+        spec = importlib.util.spec_from_file_location("kimi", pathlib.Path(os.environ["KIMI_VL"]) / "modeling_kimi_vl.py")
+        own = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(own)
+        c = json.loads((folder / "config.json").read_text())
+        state = load_file(folder / "model.safetensors")
+        part = lambda p: {k.removeprefix(p): v for k, v in state.items() if k.startswith(p)}  # noqa: E731
+        vision, inner = SimpleNamespace(**c["vision_config"]), SimpleNamespace(**c["text_config"])
+        self.tower = own.MoonVitPretrainedModel(vision)
+        self.tower.load_state_dict(part("vision_tower."))
+        self.projector = own.KimiVLMultiModalProjector(SimpleNamespace(vision_config=vision, text_config=inner))
+        self.projector.load_state_dict(part("multi_modal_projector."))
+        with tempfile.TemporaryDirectory() as scratch:
+            save_file(part("language_model."), pathlib.Path(scratch) / "model.safetensors", metadata={"format": "pt"})
+            (pathlib.Path(scratch) / "config.json").write_text(json.dumps(c["text_config"]))
+            self.text = transformers.AutoModelForCausalLM.from_pretrained(
+                scratch, dtype=torch.float32, attn_implementation="eager").eval()
+        self.image = c["media_placeholder_token_id"]
+
+    def rows(self, pixel_values, image_grid_thw):
+        return self.projector(self.tower(pixel_values, image_grid_thw[:, 1:]))
+
+    def __call__(self, input_ids, pixel_values, image_grid_thw, **_):
+        table = self.text.get_input_embeddings().weight[input_ids[0]].clone()
+        table[input_ids[0] == self.image] = self.rows(pixel_values, image_grid_thw)
+        return self.text(inputs_embeds=table[None], use_cache=False)
+
+
 def canvas(tile, split, size):
     """An image of that size that is cut into tiles of so many patches, behind the whole as one."""
     return {"tile": tile, "split": split, "size": size}
@@ -585,8 +641,50 @@ def mistral3():
     return c, rows + t.rows, [(6, 8), (4, 6)]
 
 
+def clip():
+    """Two towers; that of texts is the one of ../families.py."""
+    return towers("clip", "CLIPModel", 17, projection_dim=40)
+
+
+def siglip_model():
+    return towers("siglip", "SiglipModel", 16)
+
+
+siglip_model.__name__ = "siglip"
+
+
+def towers(kind, arch, positions, **outer):
+    inner, rows = getattr(families, kind)()
+    c = {"architectures": [arch], "model_type": kind, "torch_dtype": "float32", "initializer_factor": 1.0,
+         "text_config": {k: v for k, v in inner.items() if k not in ("architectures", "torch_dtype")},
+         "vision_config": {"attention_dropout": 0.0, "hidden_act": inner["hidden_act"], "hidden_size": 40,
+                           "image_size": 16, "intermediate_size": 72, "layer_norm_eps": 0.05,
+                           "model_type": f"{kind}_vision_model", "num_attention_heads": 2,
+                           "num_channels": 3, "num_hidden_layers": 2, "patch_size": 4}} | outer
+    t, v = Tensors(), "vision_model"
+    siglip(t, v, 40, 72, 2, positions)
+    if kind == "clip":
+        t.rows = [r for r in t.rows if not r["name"].endswith("patch_embedding.bias")]
+        t.add(f"{v}.embeddings.class_embedding", [40], 1.6)
+        t.norm(f"{v}.pre_layrnorm", 40, bias=True)
+        t.linear("visual_projection", 40, 40)
+    else:
+        h = f"{v}.head"
+        t.add(f"{h}.probe", [1, 1, 40], 3.0)
+        t.add(f"{h}.attention.in_proj_weight", [120, 40], 0.9)
+        t.bias(f"{h}.attention.in_proj_bias", 120)
+        t.linear(f"{h}.attention.out_proj", 40, 40, 1.5, True)
+        t.norm(f"{h}.layernorm", 40, bias=True)
+        t.linear(f"{h}.mlp.fc1", 72, 40, 1.6, True)
+        t.linear(f"{h}.mlp.fc2", 40, 72, 2.5, True)
+        t.add("logit_bias", [1], 1.0)
+    t.add("logit_scale", [] if kind == "clip" else [1], 1.0)
+    return c, rows + t.rows, [(4, 4), (4, 4)]
+
+
 FAMILIES = (qwen2_vl, qwen2_5_vl, gemma3, qwen3_vl, qwen3_vl_moe, qwen3_5, idefics3, llava, mistral3,
-            llava_next, llava_onevision, internvl, internvl_norms, glm4v, glm4v_moe, llama4, gemma4, kimi_k25)
+            llava_next, llava_onevision, internvl, internvl_norms, glm4v, glm4v_moe, llama4, gemma4, kimi_k25, kimi_vl, clip,
+            siglip_model)
 
 # --------------------------------------------------------------------------------------- recording
 
@@ -606,7 +704,7 @@ def geometry(c):
         merge = round(1 / v["pixel_shuffle_ratio"])
     else:
         merge = v.get("spatial_merge_size", c.get("spatial_merge_size", c.get("scale_factor", 1)))
-    image = c.get("image_token_id", c.get("image_token_index"))
+    image = c.get("image_token_id", c.get("image_token_index", c.get("media_placeholder_token_id")))
     size = v["patch_size"]
     size = size[0] if isinstance(size, list) else size
     return size, v.get("temporal_patch_size", 1), merge, image
@@ -664,41 +762,74 @@ def placed(pixels, images, merge, size):
     return {"pixel_values": torch.from_numpy(values), "image_position_ids": torch.from_numpy(places)}
 
 
-def record(family, salt):
+def vectors(model, c, name, seen):
+    """What two towers record: a text's tokens, and its vector and those of the images, of length 1."""
+    import torch
+    ids = prompt_ids("vision/" + name, c["text_config"]["max_position_embeddings"], c["text_config"]["vocab_size"])
+    if name == "clip":  # (Its last token is the one that ends a text.)
+        end = c["text_config"]["eos_token_id"]
+        ids = [i % end for i in ids[:50]] + [end]
+    unit = torch.nn.functional.normalize
+    text = unit(model.get_text_features(input_ids=torch.tensor([ids])).pooler_output[0], dim=0)
+    return ids, text.numpy(), unit(model.get_image_features(**seen).pooler_output, dim=1).numpy()
+
+
+def painted(model, name, side):
+    """A picture of 20 x 14 pixels, by the family's processor: its vector."""
     import torch
     import transformers
-    from safetensors.torch import save_file
-    torch.set_grad_enabled(False)
-    c, rows, images = family()
-    name = family.__name__
-    size, frames, merge, image = geometry(c)
-    canvases = [[*one["split"], *one["size"]] for one in images if isinstance(one, dict)]
-    if not canvases:
-        pixels = [patches(name, i, grid, size, frames) for i, grid in enumerate(images)]
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = pathlib.Path(scratch)
-        state = {r["name"]: torch.from_numpy(values_of(r, salt).copy()) for r in rows}
-        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-        (folder / "config.json").write_text(json.dumps(c))
-        model, info = transformers.AutoModelForImageTextToText.from_pretrained(
-            folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    square = {"height": side, "width": side}
+    processor = {"clip": lambda: transformers.CLIPImageProcessor(size={"shortest_edge": side}, crop_size=square),
+                 "siglip": lambda: transformers.SiglipImageProcessor(size=square)}[name]()
+    y, x = np.mgrid[:14, :20]
+    pixels = np.stack([x * 12 % 256, y * 17 % 256, x * y % 256], -1).astype(np.uint8)
+    seen = processor(images=[torch.from_numpy(pixels).permute(2, 0, 1)], return_tensors="pt")
+    out = model.get_image_features(pixel_values=seen["pixel_values"]).pooler_output[0]
+    return [float(f"{v:.8g}") for v in torch.nn.functional.normalize(out, dim=0)]
+
+
+def load(folder, name):
+    """The HF model in f32 with eager attention; every checkpoint tensor must have been used."""
+    import torch
+    import transformers
+    if name == "kimi_vl":
+        return KimiVl(folder)
+    auto = transformers.AutoModel if name in ("clip", "siglip") else transformers.AutoModelForImageTextToText
+    model, info = auto.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
+                                       output_loading_info=True)
     for key, found in info.items():
         assert not found, f"{key}: {found}"
-    model = model.float().eval()
-    if canvases:
+    return model.float().eval()
+
+
+def write_model(folder, c, rows, salt):
+    """The files of a model."""
+    import torch
+    from safetensors.torch import save_file
+    state = {r["name"]: torch.from_numpy(values_of(r, salt).copy()) for r in rows}
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(c))
+
+
+def seen_by(name, c, images):
+    """What a model is given of images: grids of patches, or canvases."""
+    import torch
+    size, frames, merge, _ = geometry(c)
+    if images and isinstance(images[0], dict):
         seen = cut(name, images, size, merge)
-        images = [one["tile"] for one in images]
         if name == "llava_onevision":
             seen["batch_num_images"] = torch.tensor([1, 2])
-    elif name == "gemma4":
-        seen = placed(pixels, images, merge, size)
-    elif name == "kimi_k25":
+        return seen
+    pixels = [patches(name, i, grid, size, frames) for i, grid in enumerate(images)]
+    if name == "gemma4":
+        return placed(pixels, images, merge, size)
+    if name in ("kimi_k25", "kimi_vl"):
         whole = [picture(p, g, merge, size) for p, g in zip(pixels, images)]
         raster = [x.reshape(3, h, size, w, size).transpose(1, 3, 0, 2, 4).reshape(-1, 3, size, size)
                   for x, (h, w) in zip(whole, images)]
-        seen = {"pixel_values": torch.from_numpy(np.concatenate(raster)),
+        return {"pixel_values": torch.from_numpy(np.concatenate(raster)),
                 "image_grid_thw": torch.tensor([[1, h, w] for h, w in images])}
-    elif frames == 1:
+    if frames == 1:
         whole = [picture(p, g, merge, size) for p, g in zip(pixels, images)]
         height, width = (max(p.shape[axis] for p in whole) for axis in (1, 2))
         padded = [np.pad(p, ((0, 0), (0, height - p.shape[1]), (0, width - p.shape[2])))
@@ -708,9 +839,33 @@ def record(family, salt):
             seen["pixel_values"] = seen["pixel_values"][None]
         if name == "mistral3":
             seen["image_sizes"] = torch.tensor([p.shape[1:] for p in whole])
-    else:
-        seen = {"pixel_values": torch.from_numpy(np.concatenate(pixels)),
-                "image_grid_thw": torch.tensor([[1, h, w] for h, w in images])}
+        return seen
+    return {"pixel_values": torch.from_numpy(np.concatenate(pixels)),
+            "image_grid_thw": torch.tensor([[1, h, w] for h, w in images])}
+
+
+def record(family, salt):
+    import torch
+    import transformers
+    torch.set_grad_enabled(False)
+    c, rows, images = family()
+    name = family.__name__
+    size, frames, merge, image = geometry(c)
+    canvases = [[*one["split"], *one["size"]] for one in images if isinstance(one, dict)]
+    with tempfile.TemporaryDirectory() as scratch:
+        write_model(pathlib.Path(scratch), c, rows, salt)
+        model = load(scratch, name)
+    seen = seen_by(name, c, images)
+    images = [one["tile"] if canvases else one for one in images]
+    if name in ("clip", "siglip"):
+        ids, text_vector, taken = vectors(model, c, name, seen)
+        write(name, c, (rows, salt), {"ids": ids, "greedy": None, "images": images, "image_token": 0,
+                                      "painted": painted(model, name, c["vision_config"]["image_size"]),
+                                      "meta": {"transformers": transformers.__version__}})
+        taken.astype("<f4").tofile(HERE / name / "rows.f32")
+        text_vector.astype("<f4").tofile(HERE / name / "embedding.f32")
+        write_v5(name)
+        return f"{name}: {len(ids)} ids, rows {taken.shape}, {taken[0] @ text_vector:.3f}"
     parts = rows_of(model, name, seen)
     taken = np.concatenate(parts)
     counts = [len(p) for p in parts]
@@ -742,20 +897,26 @@ def record(family, salt):
     if least < 1e-3 or len(set(greedy)) < 6:
         return None
     target = HERE / name
+    golden = {"ids": ids, "greedy": greedy, "images": images, "image_token": image, "meta": {"greedy_margin": least,
+              "transformers": transformers.__version__}}
+    if canvases:
+        golden["canvases"] = canvases
+    write(name, c, (rows, salt), golden)
+    taken.astype("<f4").tofile(target / "rows.f32")
+    logits.astype("<f4").tofile(target / "logits.f32")
+    write_v5(name)
+    return f"{name}: {len(ids)} ids, rows {taken.shape}, margin {least:.4f}"
+
+
+def write(name, c, tensors, golden):
+    """All of a folder but its numbers."""
+    target, (rows, salt) = HERE / name, tensors
     target.mkdir(exist_ok=True)
     (target / "config.json").write_text(json.dumps(c, indent=2) + "\n")
     (target / "tensors.json").write_text(
         '{"salt": ' + json.dumps(salt) + ', "tensors": [\n'
         + ",\n".join(json.dumps(r) for r in rows) + "\n]}\n")
-    golden = {"ids": ids, "greedy": greedy, "images": images, "image_token": image, "meta": {"greedy_margin": least,
-              "transformers": transformers.__version__}}
-    if canvases:
-        golden["canvases"] = canvases
     (target / "golden.json").write_text(json.dumps(golden) + "\n")
-    taken.astype("<f4").tofile(target / "rows.f32")
-    logits.astype("<f4").tofile(target / "logits.f32")
-    write_v5(name)
-    return f"{name}: {len(ids)} ids, rows {taken.shape}, margin {least:.4f}"
 
 
 # What the models want to know of each token beside its id.
@@ -768,6 +929,8 @@ KINDS = {"qwen2_vl": ["mm_token_type_ids"], "qwen2_5_vl": ["mm_token_type_ids"],
 
 def rows_of(model, name, seen):
     """What stands in the place of the images' tokens, columns of later layers behind the first."""
+    if name == "kimi_vl":
+        return [model.rows(**seen).numpy()]
     if name == "llama4":
         out = model.get_image_features(**seen).last_hidden_state
         return [p.numpy() for p in model.multi_modal_projector(out)]
@@ -788,8 +951,10 @@ def rows_of(model, name, seen):
 
 
 def write_v5(name):
-    """The same configuration as transformers 5 writes it."""
+    """The same configuration as transformers 5 writes it (of Kimi-VL, which it has not, as it is)."""
     import transformers
+    if name == "kimi_vl":
+        return (HERE / name / "config.v5.json").write_text((HERE / name / "config.json").read_text())
     with tempfile.TemporaryDirectory() as scratch:
         text = (HERE / name / "config.json").read_text()
         (pathlib.Path(scratch) / "config.json").write_text(text)
@@ -831,7 +996,15 @@ NAMES = [
     (r"blocks\.(\d+)\.mlp\.gate_proj", r"v.blk.\1.ffn_gate"),
     (r"merger\.ln_q|merger\.norm|post_layernorm", "v.post_ln"),
     (r"embeddings\.class_embedding", "v.class_embd"),
-    (r"pre_layrnorm", "v.pre_ln"),
+    (r"pre_layrnorm|ln_pre", "v.pre_ln"),
+    (r"patch_conv", "v.patch_embd"),
+    (r"transformer\.layers\.(\d+)\.attention_norm", r"v.blk.\1.ln1"),
+    (r"transformer\.layers\.(\d+)\.ffn_norm", r"v.blk.\1.ln2"),
+    (r"transformer\.layers\.(\d+)\.attention\.([qkv])_proj", r"v.blk.\1.attn_\2"),
+    (r"transformer\.layers\.(\d+)\.attention\.o_proj", r"v.blk.\1.attn_out"),
+    (r"transformer\.layers\.(\d+)\.feed_forward\.(gate|up|down)_proj", r"v.blk.\1.ffn_\2"),
+    (r"patch_merger\.merging_layer", "mm.patch_merger"),
+    (r"norm", "mm.input_norm"),
     (r"merger\.mlp\.0|merger\.linear_fc1|linear_1", "mm.0"),
     (r"merger\.mlp\.2|merger\.linear_fc2|linear_2", "mm.2"),
     (r"mm_soft_emb_norm", "mm.soft_emb_norm"),
@@ -843,10 +1016,13 @@ PREFIXES = ("visual.", "model.visual.", "vision_tower.vision_model.", "vision_to
             "model.vision_model.", "model.connector.")
 PROJECTORS = {"qwen2_vl": "qwen2vl_merger", "qwen2_5_vl": "qwen2.5vl_merger",
               "qwen3_vl": "qwen3vl_merger", "gemma3": "gemma3", "idefics3": "idefics3",
-              "internvl": "internvl", "internvl_norms": "internvl", "llava": "mlp"}
+              "internvl": "internvl", "internvl_norms": "internvl", "llava": "mlp", "llava_next": "mlp",
+              "mistral3": "pixtral"}
 
 
 def encoder_name(name, deep):
+    if name == "image_newline":
+        return "model.image_newline"
     prefix = max((p for p in PREFIXES if name.startswith(p)), key=len, default=None)
     if prefix is None:
         return None
@@ -897,15 +1073,23 @@ def write_mmproj(name):
             numbers |= {"n_wa_pattern": v["fullatt_block_indexes"][0] + 1,
                         "window_size": v["window_size"]}
             w.add_bool("clip.use_silu", True)
-        elif name not in ("qwen2_vl", "llava"):
+        elif name == "mistral3":
+            w.add_bool("clip.use_silu", True)
+            # (The converter writes it for files in Mistral's own format; they have another base.)
+            w.add_float32("clip.rope.freq_base", v["rope_theta"])
+            numbers["spatial_merge_size"] = c["spatial_merge_size"]
+        elif name not in ("qwen2_vl", "llava", "llava_next"):
             w.add_bool("clip.use_gelu", True)
-        if name == "llava":
+        if name == "llava_next":
+            w.add_array("clip.vision.image_grid_pinpoints", sum(c["image_grid_pinpoints"], []))
+            w.add_string("clip.vision.mm_patch_merge_type", "spatial_unpad")
+        if name.startswith("llava"):
             # (Layers behind the one that is taken are not written.)
             numbers["block_count"] += c["vision_feature_layer"] + 1
             w.add_array("clip.vision.feature_layer", [numbers["block_count"]])
         for key, value in numbers.items():
             w.add_uint32(f"clip.vision.{key}", value)
-        w.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-5 if name == "llava" else 1e-6)
+        w.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-5 if name.startswith(("llava", "mistral3")) else 1e-6)
         for key in ("image_mean", "image_std"):
             w.add_array(f"clip.vision.{key}", [0.5, 0.5, 0.5])
         deep = v.get("deepstack_visual_indexes", [])
@@ -915,7 +1099,14 @@ def write_mmproj(name):
             new = encoder_name(row["name"], deep)
             if new is None:
                 continue
-            if name == "llava":
+            if name in ("llava", "llava_next", "mistral3"):
+                # (linear_1 and linear_2, as they are called or as layers of a list.)
+                new = new.replace("mm.model.mlp.1", "mm.1" if name == "mistral3" else "mm.0")
+                new = new.replace("mm.model.mlp.3", "mm.2")
+            if name == "mistral3" and re.search(r"attn_[qk]\.weight", new):
+                heads = v["num_attention_heads"]
+                data = data.reshape(heads, 2, -1, data.shape[1]).swapaxes(1, 2).reshape(data.shape)
+            if name.startswith("llava"):
                 layer = re.match(r"v\.blk\.(\d+)\.", new)
                 if new.startswith("v.post_ln") or layer and int(layer[1]) >= numbers["block_count"]:
                     continue

@@ -168,6 +168,7 @@ impl Seeing {
             sequences: 4,
             step_tokens: 64,
             memory_bytes: 1 << 32,
+            images: true,
         };
         let loaded = load(
             &path,
@@ -301,6 +302,33 @@ fn images_are_part_of_the_prompt_and_cached_like_text() {
     let fetched = format!("http://127.0.0.1:{}/red.bmp", serving(red));
     let (same, _, cached) = told(&site.chat(&[&fetched]));
     assert!(same == answer && cached > 30, "{cached} tokens of the fetched image were found");
+}
+
+#[test]
+fn a_text_has_images_where_it_has_marks() {
+    let site = Seeing::new();
+    let data = BASE64_STANDARD.encode(bitmap(|x, _| [0, 0, x as u8 * 4]));
+    let complete = |text: &str, files: &[&str]| {
+        let prompt = json!({ "prompt_string": text, "multimodal_data": files });
+        let body = json!({ "prompt": prompt, "n_predict": 6, "temperature": 0 });
+        site.client.post("/completion", &body)
+    };
+    let reply = complete("<__media__>What is it?<|im_end|>", &[&data]);
+    assert_eq!(reply.status, 200, "{reply:?}");
+    let whole = reply.json();
+    // As the template writes it in a chat.
+    let chat = site.chat(&[&format!("data:image/bmp;base64,{data}")]).json();
+    assert_eq!(whole["tokens_evaluated"], chat["usage"]["prompt_tokens"], "{whole}");
+    assert_eq!(whole["content"], chat["choices"][0]["message"]["content"], "{whole} {chat}");
+    for (text, files, param) in [
+        ("What?", vec![&*data], "prompt.prompt_string"),
+        ("<__media__><__media__>", vec![&*data], "prompt.prompt_string"),
+        ("<__media__>", vec!["#"], "prompt.multimodal_data[0]"),
+        ("<__media__>", vec!["aGk="], "prompt.multimodal_data[0]"),
+    ] {
+        let reply = complete(text, &files);
+        assert_eq!((reply.status, reply.error("param").as_str()), (400, param), "{text}");
+    }
 }
 
 /// A site that gives one file once.

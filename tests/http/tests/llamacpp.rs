@@ -295,8 +295,8 @@ fn what_cannot_be_done_is_refused_by_name() {
         (json!({ "lora": [{ "id": 0, "scale": 1.0 }] }), "lora"),
         (json!({ "image_data": [{ "data": "aGVsbG8=", "id": 1 }] }), "image_data"),
         (
-            json!({ "prompt": { "prompt_string": "a", "multimodal_data": ["x"] } }),
-            "prompt.multimodal_data",
+            json!({ "prompt": { "prompt_string": "<__media__>", "multimodal_data": ["aGk="] } }),
+            "prompt.multimodal_data[0]",
         ),
         (json!({ "n_probs": 1, "post_sampling_probs": true }), "post_sampling_probs"),
         (json!({ "mirostat": 1 }), "mirostat"),

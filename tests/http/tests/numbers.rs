@@ -3,11 +3,13 @@
 
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_engine::load::{LoadOptions, load};
 use tokenmill_engine::start::ServeOptions;
-use tokenmill_engine::{Defaults, Engine};
+use tokenmill_engine::{Defaults, Engine, Eyes};
 use tokenmill_golden_tests::{Golden, Variant, worst_difference};
 use tokenmill_http_tests::{Client, Site, tokenizer};
 use tokenmill_ir::{KvFormat, Mode};
@@ -36,6 +38,7 @@ impl Encoder {
             sequences: 4,
             step_tokens: 96,
             memory_bytes: 1 << 32,
+            images: true,
         };
         let loaded = load(&path, Arc::new(ReferenceDevice::new(16)), &options, |_, _| {});
         let served = loaded.expect("loaded").start(ServeOptions {
@@ -43,14 +46,16 @@ impl Encoder {
             step_s: 10.0,
             draft: tokenmill_engine::DraftMode::None,
         });
-        let engine = served.expect("started").engine;
+        let served = served.expect("started");
+        let eyes = served.sight.map(|sight| Eyes::new(sight).expect("its processor is built"));
+        let engine = served.engine;
         let model = ServedModel {
             names: vec![arch.into()],
             engine: engine.clone(),
             tokenizer: Arc::new(tokenizer()),
             template: Err(tokenmill_text::TemplateError::Missing),
             context: engine.longest(),
-            eyes: None,
+            eyes: eyes.map(Arc::new),
             defaults: Defaults::default(),
             created: 1_700_000_000,
         };
@@ -100,6 +105,57 @@ fn tokens_give_the_recorded_vector() {
         assert!(worst < 1e-4, "{arch}: {worst}");
         let usage = json!({ "prompt_tokens": ids.len(), "total_tokens": ids.len() });
         assert_eq!(answer["usage"], usage);
+    }
+}
+
+/// A picture of 20 x 14 pixels as a bitmap, as sight.py paints it.
+fn painted() -> String {
+    let mut file = b"BM".to_vec();
+    for number in [54 + 20 * 14 * 3, 0, 54, 40, 20, 14, 1 | 24 << 16, 0, 0, 0, 0, 0, 0u32] {
+        file.extend(number.to_le_bytes());
+    }
+    // (Rows come from below, colours from blue.)
+    for (y, x) in (0..14u32).rev().flat_map(|y| (0..20u32).map(move |x| (y, x))) {
+        file.extend([x * y % 256, y * 17 % 256, x * 12 % 256].map(|value| value as u8));
+    }
+    BASE64_STANDARD.encode(file)
+}
+
+#[test]
+fn images_have_vectors_beside_those_of_texts() {
+    for name in ["vision/clip", "vision/siglip"] {
+        let towers = Encoder::new(name);
+        let golden = towers.golden.text("golden.json").expect("a recording");
+        let golden: Value = serde_json::from_str(&golden).expect("JSON");
+        let picture: Vec<f32> = serde_json::from_value(golden["painted"].clone()).expect("numbers");
+        let (ids, data) = (&towers.golden.ids, painted());
+        let url = format!("data:image/bmp;base64,{data}");
+        let near = |found: &[f32], expected: &[f32]| {
+            let (worst, _) = worst_difference(found, expected);
+            assert!(worst < 1e-4, "{name}: {worst}");
+        };
+        let mixed = json!({ "input": [{ "image": url }, ids, { "image": data }] });
+        let (all, answer) = towers.embed(mixed.clone());
+        near(&all[0], &picture);
+        near(&all[1], &towers.golden.floats("embedding.f32"));
+        assert_eq!(all[2], all[0], "{name}: the same image");
+        let tokens = 2 * 16 + ids.len();
+        assert_eq!(answer["usage"]["prompt_tokens"], json!(tokens), "{name}");
+        assert_eq!(towers.client.post(EMBED, &mixed).json(), answer, "{name}: the same again");
+        let part = json!({ "type": "image_url", "image_url": { "url": url } });
+        let messages = json!([{ "role": "user", "content": [part] }]);
+        assert_eq!(towers.embed(json!({ "messages": messages })).0[0], all[0], "{name}");
+        let listed = towers.client.get("/v1/models").json();
+        assert_eq!(listed["data"][0]["input_modalities"], json!(["text", "image"]), "{name}");
+        let broken = json!({ "input": [ids, { "image": BASE64_STANDARD.encode(b"GIF89a") }] });
+        let reply = towers.client.post(EMBED, &broken);
+        assert_eq!((reply.status, reply.error("param").as_str()), (400, "input[1]"), "{name}");
+        assert_eq!(reply.error("code"), "invalid_image");
+    }
+    // Texts that lack what ends them, and models that see nothing.
+    for (name, input) in [("vision/clip", json!("a")), ("bert", json!([{ "image": painted() }]))] {
+        let reply = Encoder::new(name).client.post(EMBED, &json!({ "input": input }));
+        assert!(reply.status == 400 && reply.error("param").starts_with("input"), "{reply:?}");
     }
 }
 
@@ -284,7 +340,7 @@ fn odd_inputs_are_embedded_or_refused() {
         json!(null),
         json!(7),
         json!(true),
-        json!({ "text": "a" }),
+        json!({ "texts": "a" }),
         json!([["a"]]),
         json!(["a", 1]),
         json!([1, "a"]),

@@ -12,11 +12,13 @@ use tokenmill_disk_tests::{Crash, SimDisk};
 use tokenmill_engine::tier::{Tier, TierWorker};
 use tokenmill_engine::{Core, EngineParts, Event, Lease, Request, Turn, Usage};
 use tokenmill_ir::{GroupKind, Limits, TokenId};
-use tokenmill_kvlog::{Key, Log, LogOptions};
+use tokenmill_kvlog::{Index, Key, Log, LogOptions, RunId};
 use tokenmill_sched::{Config, StepCost};
-use tokenmill_sim_tests::Draw;
+use tokenmill_sim_tests::{Draw, Mirror};
 
 const VOCAB: u32 = 40;
+/// Blocks of a record on disk.
+const RUN_BLOCKS: u32 = 8;
 
 /// What all seeds together did.
 #[derive(Debug, Default)]
@@ -32,6 +34,9 @@ struct Totals {
     damaged: u64,
     deleted: u64,
     without: u64,
+    /// Texts on disk that a copy made of what was told alone knew of, and models that told.
+    told: u64,
+    tellers: u64,
 }
 
 #[derive(Default)]
@@ -52,6 +57,9 @@ struct World {
     config: Config,
     options: LogOptions,
     texts: Vec<Vec<TokenId>>,
+    /// No call of the disk fails in this life.
+    calm: bool,
+    may_fail: bool,
 }
 
 fn config(d: &mut Draw) -> Config {
@@ -118,16 +126,31 @@ impl World {
             floor_bytes: 0,
             segment_bytes: u64::from(draw.range(500, 8_000)),
         };
-        World { draw, disk: SimDisk::new(seed), config, options, texts }
+        World {
+            draw,
+            disk: SimDisk::new(seed),
+            config,
+            options,
+            texts,
+            calm: true,
+            may_fail: false,
+        }
     }
 
-    fn tier(&self) -> Option<(Tier, TierWorker)> {
+    fn key(&self) -> Key {
         // The seam's own names: the device's layout and the program decide the key.
-        let key = Key::of([format!("{:?}", self.config.groups).as_bytes()]);
+        Key::of([format!("{:?}", self.config.groups).as_bytes()])
+    }
+
+    fn tier(&self) -> Option<(Tier, TierWorker, Index)> {
+        let key = self.key();
         let log = Log::open(Box::new(self.disk.files()), key, self.options).ok()?;
+        let index = log.index();
         let blocks = self.device().blocks().expect("the simulated device gives its blocks out");
         let (kinds, size) = (&self.config.groups, self.config.block_tokens);
-        Some(Tier::new(log, key, blocks, kinds, size).expect("these models are kept"))
+        let (tier, worker) =
+            Tier::new(log, key, blocks, kinds, size).expect("these models are kept");
+        Some((tier, worker, index))
     }
 
     fn device(&self) -> Box<dyn Executable> {
@@ -136,9 +159,7 @@ impl World {
         backend.executable(&program, &self.config.limits).expect("it compiles")
     }
 
-    /// One process, from start to its end or its death.
-    fn live(&mut self, totals: &mut Totals) {
-        let control = SimControl::default();
+    fn core(&self, control: &SimControl) -> Core {
         let program = program(&self.config.groups, VOCAB, 4);
         let backend = SimDevice::new(self.config.block_tokens, control.clone());
         let limits = self.config.limits.clone();
@@ -156,12 +177,20 @@ impl World {
             clock: Box::new(|| 0.0),
             claim: None,
         };
-        let mut core = Core::new(parts);
-        let mut worker = None;
+        Core::new(parts)
+    }
+
+    /// One process, from start to its end or its death.
+    fn live(&mut self, totals: &mut Totals) {
+        let control = SimControl::default();
+        let mut core = self.core(&control);
+        let (mut worker, mut index) = (None, Index::default());
         match self.tier() {
-            Some((tier, w)) => (core, worker) = (core.with_tier(tier), Some(w)),
+            Some((tier, w, i)) => (core, worker, index) = (core.with_tier(tier), Some(w), i),
             None => totals.without += 1,
         }
+        let most = if self.draw.once_in(4) { 20 } else { usize::MAX };
+        let mut mirror = self.draw.once_in(4).then(|| Mirror::of(&mut core, most));
         if self.draw.once_in(12) {
             control.fail_at(u64::from(self.draw.range(0, 20)));
         }
@@ -182,6 +211,13 @@ impl World {
             for _ in 0..self.draw.range(0, eager) {
                 worker.as_mut().map(TierWorker::step);
             }
+            if let Some(mirror) = mirror.as_mut().filter(|_| self.draw.once_in(3)) {
+                // (The worker hears of a feed that began anew with its next step.)
+                worker.as_mut().map(TierWorker::step);
+                mirror.follow();
+                mirror.check(&core);
+                totals.told += self.check_told(mirror, &index);
+            }
             if death == Some(turn) {
                 self.disk.crash_at(self.disk.calls());
                 break;
@@ -192,9 +228,52 @@ impl World {
             }
         }
         self.check(&core, &asked, death.is_none(), totals);
-        if death.is_none() {
-            while worker.as_mut().is_some_and(TierWorker::step) {}
+        if death.is_some() {
+            return;
         }
+        while worker.as_mut().is_some_and(TierWorker::step) {}
+        if let Some(mirror) = &mut mirror {
+            mirror.follow();
+            totals.tellers += u64::from(!mirror.texts_on_disk().is_empty());
+            core.stop();
+            worker.as_mut().map(TierWorker::step);
+            mirror.follow();
+            assert!(mirror.is_empty(), "a model that is gone has nothing cached");
+        }
+    }
+
+    /// What was told to be on disk is there, and in a calm life all of the texts that are asked is
+    /// told; how many of those there are.
+    fn check_told(&self, mirror: &Mirror, index: &Index) -> u64 {
+        if self.config.groups.contains(&GroupKind::State) {
+            assert!(mirror.texts_on_disk().is_empty(), "states are not told");
+            return 0;
+        }
+        let told = mirror.texts_on_disk();
+        let run = (RUN_BLOCKS * self.config.block_tokens) as usize;
+        let begin = RunId::root(&self.key(), 0);
+        let on_disk = |text: &[TokenId]| {
+            let id = text.chunks(run).fold(begin, |id, run| id.then(run));
+            index.contains(id)
+        };
+        // (In order, so that behind each text stand those that go on from it.)
+        let next = told.iter().skip(1).map(Some).chain([None]);
+        for (text, next) in told.iter().zip(next) {
+            if text.len() % run == 0 {
+                assert!(on_disk(text), "what is told to be on disk is not");
+            } else {
+                assert!(next.is_some_and(|n| n.starts_with(text)), "runs are told as a whole");
+            }
+        }
+        let mut known = 0;
+        for text in &self.texts {
+            let runs = (1..=text.len() / run).map(|n| &text[..n * run]);
+            for text in runs.take_while(|text| on_disk(text)) {
+                known += u64::from(told.contains(text));
+                assert!(!self.calm || told.contains(text), "what is on disk is not told");
+            }
+        }
+        known
     }
 
     fn ask(&mut self, core: &mut Core, asked: &mut Vec<Asked>) {
@@ -265,12 +344,15 @@ impl World {
             self.disk.shorten();
         }
         let soon = |d: &mut Draw, most| self.disk.calls() + u64::from(d.range(0, most));
-        if self.draw.once_in(3) {
+        let (crashes, fails) = (self.draw.once_in(3), self.draw.once_in(3));
+        if crashes {
             self.disk.crash_at(soon(&mut self.draw, 80));
         }
-        if self.draw.once_in(3) {
+        if fails {
             self.disk.fail_at(soon(&mut self.draw, 40));
         }
+        self.may_fail |= fails; // (a call that is to fail may come in a later life)
+        self.calm = !crashes && !self.may_fail;
     }
 }
 
@@ -302,6 +384,7 @@ fn every_life_gives_the_oracles_tokens() {
         let common = [t.answers, t.from_disk, t.written, t.lives];
         assert!(common.iter().all(|&n| n > 2 * count), "{t:?}");
         assert!([t.damaged, t.deleted, t.without].iter().all(|&n| n > 30), "{t:?}");
+        assert!(t.told > count / 2 && t.tellers > count / 20, "{t:?}");
         assert!(t.of_states > count / 10 && t.with_states > t.of_states + count / 2, "{t:?}");
     }
 }

@@ -6,10 +6,10 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use sha2::{Digest, Sha256};
 
-/// A file of an archive. Folders are made of the paths.
+/// A file of an archive. Folders are made of the paths; one with permissions of its own is an entry itself.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// Where it lies, without a leading slash; at most 99 bytes.
+    /// Where it lies, without a leading slash; at most 99 bytes. A folder ends with one.
     pub path: String,
     /// Permissions.
     pub mode: u32,
@@ -40,9 +40,13 @@ pub fn tar(prefix: &str, entries: &[Entry], time: u64) -> Vec<u8> {
         for (at, _) in entry.path.match_indices('/') {
             let folder = entry.path[..=at].to_owned();
             if !made.contains(&folder) {
-                header(&mut out, &format!("{prefix}{folder}"), (b'5', 0o755), 0, time);
+                let mode = if folder == entry.path { entry.mode } else { 0o755 };
+                header(&mut out, &format!("{prefix}{folder}"), (b'5', mode), 0, time);
                 made.push(folder);
             }
+        }
+        if entry.path.ends_with('/') {
+            continue;
         }
         let name = format!("{prefix}{}", entry.path);
         header(&mut out, &name, (b'0', entry.mode), entry.bytes.len(), time);
@@ -104,8 +108,9 @@ mod tests {
     use super::*;
     use std::process::{Command, Stdio};
 
-    fn files() -> [Entry; 3] {
+    fn files() -> [Entry; 4] {
         [
+            Entry { path: "v/".to_owned(), mode: 0o777, bytes: Vec::new() },
             Entry::new("usr/share/b", "text\n"),
             Entry::new("usr/bin/a", vec![7; 700]).program(),
             Entry::new("c", ""),
@@ -119,7 +124,7 @@ mod tests {
         assert_eq!(tar("./", &files(), 9), tar("./", &turned, 9));
         assert_ne!(tar("./", &files(), 9), tar("./", &files(), 10));
         assert_eq!(gz(b"abc"), gz(b"abc"));
-        assert_eq!(ar(&files()[..1], 9).len() % 2, 0);
+        assert_eq!(ar(&files()[1..2], 9).len() % 2, 0);
         assert!(sha256(b"abc").starts_with("ba7816bf"));
     }
 
@@ -140,7 +145,12 @@ mod tests {
         assert!(output.status.success(), "{list}");
         let names: Vec<&str> =
             list.lines().filter_map(|line| line.split(' ').next_back()).collect();
-        assert_eq!(names, ["c", "usr/", "usr/bin/", "usr/bin/a", "usr/share/", "usr/share/b"]);
-        assert!(list.contains("-rwxr-xr-x root/root"), "{list}");
+        assert_eq!(
+            names,
+            ["c", "usr/", "usr/bin/", "usr/bin/a", "usr/share/", "usr/share/b", "v/"]
+        );
+        for line in ["-rwxr-xr-x root/root", "drwxr-xr-x root/root", "drwxrwxrwx root/root"] {
+            assert!(list.contains(line), "{list}");
+        }
     }
 }

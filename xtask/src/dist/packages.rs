@@ -124,8 +124,9 @@ fn deb(packed: &Packed) -> Result<Vec<u8>, String> {
         let path = one.path.replace("zsh/site-functions", "zsh/vendor-completions");
         Entry { path: format!("usr/share/{path}"), ..one }
     }));
-    let libc =
-        packed.glibc.map(|(major, minor)| format!("libc6 (>= {major}.{minor}), libgcc-s1, "));
+    let has_gcc = packed.libraries.iter().any(|(path, _)| path.contains("libgcc_s"));
+    let gcc = if has_gcc { "libgcc-s1, " } else { "" };
+    let libc = packed.glibc.map(|(major, minor)| format!("libc6 (>= {major}.{minor}), {gcc}"));
     let bytes: usize = data.iter().map(|entry| entry.bytes.len()).sum();
     let about = format!(
         "Package: tokenmill\nVersion: {version}\nArchitecture: amd64\n\
@@ -162,7 +163,8 @@ fn image(packed: &Packed) -> Result<Vec<u8>, String> {
         Entry::new(&CERTIFICATES[1..], certificates),
         Entry::new("etc/passwd", "nobody:x:65534:65534:nobody:/models:/none\n"),
         Entry::new("etc/group", "nobody:x:65534:\n"),
-        Entry { path: "models/.keep".to_owned(), mode: 0o666, bytes: Vec::new() },
+        // (Nobody writes there what is fetched, also where a volume begins as its copy.)
+        Entry { path: "models/".to_owned(), mode: 0o777, bytes: Vec::new() },
     ];
     files.extend(
         packed

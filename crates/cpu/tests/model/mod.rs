@@ -17,6 +17,10 @@ const HIDDEN: u32 = 288;
 const HEADS: u32 = 6;
 const KV_HEADS: u32 = 2;
 const DIM: u32 = 48;
+/// Heads over latents, and the columns of these.
+const LATENT_HEADS: u32 = 16;
+const LATENT: u32 = 128;
+const ROPE: u32 = 32;
 const FFN: u32 = 352;
 pub const VOCAB: u32 = 403;
 /// Tokens of a sequence: more than a split of attention.
@@ -40,6 +44,8 @@ pub struct Model {
     pub program: Program,
     pub material: Material,
     pub limits: Limits,
+    /// Whether attention is over latents.
+    latents: bool,
     rng: u64,
 }
 
@@ -50,16 +56,30 @@ impl Model {
 
     /// The format of each layer.
     pub fn of(kv: tokenmill_ir::KvFormat, formats: [FormatId; 4]) -> Self {
+        Self::with(kv, formats, false)
+    }
+
+    /// The same with latents in the place of keys and values.
+    pub fn of_latents(kv: tokenmill_ir::KvFormat, formats: [FormatId; 4]) -> Self {
+        Self::with(kv, formats, true)
+    }
+
+    fn with(kv: tokenmill_ir::KvFormat, formats: [FormatId; 4], latents: bool) -> Self {
         let limits = Limits {
             step_tokens: 8 * LEN,
             sequences: 8,
             outputs: 8 * LEN,
             context: 512,
-            group_blocks: vec![8 * 512 / BLOCK; 2],
+            group_blocks: vec![8 * 512 / BLOCK; if latents { 1 } else { 2 }],
             top_logprobs: 8,
         };
-        let mut model =
-            Self { program: Program::default(), material: Material::default(), limits, rng: 99 };
+        let mut model = Self {
+            program: Program::default(),
+            material: Material::default(),
+            limits,
+            latents,
+            rng: 99,
+        };
         model.build(kv, formats);
         model.program.check().expect("a consistent program");
         model
@@ -121,7 +141,8 @@ impl Model {
         let out = stream.buffer;
         let (positions, token_types) = (None, None);
         self.program.ops.push(Op::Embed { table, scale: 1.0, positions, token_types, out });
-        let inv_freq = (0..DIM / 2).map(|i| 1000f32.powf(-(i as f32) / 24.0)).collect();
+        let pairs = if self.latents { ROPE / 2 } else { DIM / 2 };
+        let inv_freq = (0..pairs).map(|i| 1000f32.powf(-(i as f32) / 24.0)).collect();
         let pairing = RopePairing::Half;
         self.program.ropes =
             vec![Rope { pairing, inv_freq, factors: None, magnitude: 1.0, axes: Vec::new() }];
@@ -130,7 +151,10 @@ impl Model {
             let format = formats[layer as usize];
             let (sum, x) = self.norm(stream, std::mem::take(&mut pending));
             stream = sum;
-            let y = self.attention(x, layer, format, kv);
+            let y = match self.latents {
+                true => self.latent_attention(x, layer, format, kv),
+                false => self.attention(x, layer, format, kv),
+            };
             let (sum, x) = self.norm(stream, vec![y]);
             stream = sum;
             let gate = self.weight(WeightUse::Matmul, format, FFN, HIDDEN);
@@ -196,6 +220,43 @@ impl Model {
             blocks: false,
             softcap: None,
             sinks: None,
+            out: out.buffer,
+        }));
+        self.linear(out, format, HIDDEN)
+    }
+
+    /// Attention over latents, with queries in their space.
+    fn latent_attention(
+        &mut self,
+        x: View,
+        layer: u32,
+        format: FormatId,
+        kv: tokenmill_ir::KvFormat,
+    ) -> View {
+        let (heads, q_cols) = (LATENT_HEADS, LATENT_HEADS * LATENT);
+        let q_latent = self.linear(x, format, q_cols);
+        let q_rope = self.linear(x, format, heads * ROPE);
+        let row = self.linear(x, format, LATENT + ROPE);
+        let part = |start, cols| View { buffer: row.buffer, start, cols };
+        let norm = self.weight(WeightUse::Vector, FormatId::F32, 1, LATENT);
+        let kind = CacheKind::Latent { latent: LATENT, rope: ROPE };
+        self.program.caches.push(CacheSpec { kind, format: kv.of_latents(), group: 0 });
+        let cache = CacheId(layer);
+        self.program.ops.push(Op::StoreLatent(op::StoreLatent {
+            latent: part(0, LATENT),
+            norm,
+            eps: 1e-5,
+            key: part(LATENT, ROPE),
+            rope: RopeId(0),
+            cache,
+        }));
+        let out = self.program.buffer(Rows::Tokens, q_cols);
+        self.program.ops.push(Op::AttendLatent(op::AttendLatent {
+            q_latent,
+            q_rope,
+            heads,
+            cache,
+            scale: 0.05,
             out: out.buffer,
         }));
         self.linear(out, format, HIDDEN)

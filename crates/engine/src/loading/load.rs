@@ -45,6 +45,8 @@ pub struct LoadOptions {
     pub step_tokens: u32,
     /// Memory this process may use, bytes.
     pub memory_bytes: u64,
+    /// Whether it sees, where it can; else its encoder takes no memory.
+    pub images: bool,
 }
 
 /// Why a model cannot be loaded.

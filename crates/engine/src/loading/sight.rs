@@ -4,9 +4,9 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokenmill_backend::{Device, DeviceError, stored};
-use tokenmill_files::OpenModel;
+use tokenmill_files::{OpenModel, Sidecars};
 use tokenmill_ir::{Container, Limits, Meta, MetaValue, Program};
 use tokenmill_kvlog::KeyParts;
 use tokenmill_models::vision::{Grid, VisionSpec, vision_of, vision_of_mmproj};
@@ -34,7 +34,7 @@ const IMAGES: u32 = 16;
 pub struct Sight {
     /// The encoder, and what stands for an image in a prompt.
     pub vision: VisionSpec,
-    /// `preprocessor_config.json`, where there is one.
+    /// What `preprocessor_config.json` or `processor_config.json` says of its processor, where there is one.
     pub preprocessor: Option<String>,
     /// The learned row behind lines of an image's rows, where the model has one.
     pub newline: Vec<f32>,
@@ -66,6 +66,9 @@ impl Seeing {
         device: &dyn Device,
         options: &LoadOptions,
     ) -> Option<Seeing> {
+        if !options.images {
+            return None;
+        }
         let found = lowered((path, files, spec), device, options);
         found.unwrap_or_else(|error| {
             tracing::warn!(%error, path = %path.display(), "the model sees no images");
@@ -188,10 +191,7 @@ fn lowered(
     let (limits, memory) = bounds(&vision, &encoder.program, device, options)?;
     let preprocessor = match &own {
         Some(own) => preprocessor_of(&own.checkpoint.meta),
-        None => {
-            let path = files.sidecars.preprocessor_config.as_ref();
-            path.and_then(|path| std::fs::read_to_string(path).ok())
-        }
+        None => described(&files.sidecars),
     };
     let longest_block = longest_block(&vision, &limits)?;
     let (sight, encoder) = (Sight { vision, preprocessor, newline, mmproj }, encoder.program);
@@ -207,6 +207,21 @@ fn lowered(
         kept_bytes: kept_bytes(options),
         longest_block,
     }))
+}
+
+/// The description of a folder's image processor: the part of `processor_config.json` that is one comes
+/// first, as in transformers.
+fn described(sidecars: &Sidecars) -> Option<String> {
+    let read = |path: &Option<PathBuf>| std::fs::read_to_string(path.as_ref()?).ok();
+    let nested = || {
+        let whole: Value = serde_json::from_str(&read(&sidecars.processor_config)?).ok()?;
+        let mut own = whole.get("image_processor")?.as_object()?.clone();
+        // (Whose it is says how it is called.)
+        let owner = whole.get("processor_class").cloned().unwrap_or_default();
+        own.entry("processor_class").or_insert(owner);
+        Some(Value::Object(own).to_string())
+    };
+    nested().or_else(|| read(&sidecars.preprocessor_config))
 }
 
 /// Rows of an image that see each other in the language model, at most.
@@ -242,7 +257,11 @@ fn preprocessor_of(meta: &Meta) -> Option<String> {
         "gemma3" => "Gemma3ImageProcessor",
         "idefics3" => "Idefics3ImageProcessor",
         "internvl" => "GotOcr2ImageProcessor",
+        "mlp" if text("clip.vision.mm_patch_merge_type") == Some("spatial_unpad") => {
+            "LlavaNextImageProcessor"
+        }
         "mlp" => "CLIPImageProcessor",
+        "pixtral" => "PixtralImageProcessor",
         _ => return None,
     };
     let list = |key: &str| -> Option<Vec<f64>> {
@@ -250,14 +269,28 @@ fn preprocessor_of(meta: &Meta) -> Option<String> {
         values.iter().map(MetaValue::as_f64).collect()
     };
     let side = meta.opt_u32("clip.vision.image_size").ok().flatten();
-    let square = ["Gemma3ImageProcessor", "GotOcr2ImageProcessor", "CLIPImageProcessor"];
+    let square = [
+        "Gemma3ImageProcessor",
+        "GotOcr2ImageProcessor",
+        "CLIPImageProcessor",
+        "LlavaNextImageProcessor",
+    ];
     let square = square.contains(&class).then_some(side).flatten();
     let square = square.map(|n| json!({ "height": n, "width": n }));
+    let whole = |key: &str| meta.opt_u32(key).ok().flatten();
     let size = match class {
         "CLIPImageProcessor" => side.map(|n| json!({ "shortest_edge": n })),
+        "PixtralImageProcessor" => side.map(|n| json!({ "longest_edge": n })),
+        // (Newer converters say to what the longer side is made; it was four tiles.)
+        "Idefics3ImageProcessor" => whole("clip.vision.preproc_image_size")
+            .or(side.map(|n| 4 * n))
+            .map(|n| json!({ "longest_edge": n })),
         _ => square.clone(),
     };
-    let whole = |key: &str| meta.opt_u32(key).ok().flatten();
+    // (Heights and widths behind each other.)
+    let canvases = list("clip.vision.image_grid_pinpoints");
+    let canvases = canvases.map(|all| all.chunks_exact(2).map(<[f64]>::to_vec).collect());
+    let canvases: Option<Vec<Vec<f64>>> = canvases;
     let owner = (class == "GotOcr2ImageProcessor").then_some("InternVLProcessor");
     let written = json!({
         "image_processor_type": class,
@@ -268,7 +301,10 @@ fn preprocessor_of(meta: &Meta) -> Option<String> {
         "image_std": list("clip.vision.image_std"),
         "patch_size": meta.opt_u32("clip.vision.patch_size").ok().flatten(),
         "size": size,
-        "crop_size": square.filter(|_| class == "CLIPImageProcessor"),
+        "image_grid_pinpoints": canvases,
+        "crop_size": square.filter(|_| ["CLIPImageProcessor", "LlavaNextImageProcessor"].contains(&class)),
+        "max_image_size": side.filter(|_| class == "Idefics3ImageProcessor")
+            .map(|n| json!({ "longest_edge": n })),
     });
     Some(written.to_string())
 }

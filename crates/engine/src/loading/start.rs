@@ -7,6 +7,8 @@ use thiserror::Error;
 use tokenmill_backend::{DeviceError, Executable};
 use tokenmill_ir::{Defaults, DeviceCaps, KvFormat, Load, Program};
 use tokenmill_kvlog::LogOptions;
+use tokenmill_models::ModelSpec;
+use tokenmill_models::spec::{Frame, Output};
 use tokenmill_sched::{Config, StepCost};
 use tokenmill_text::{ChatTemplate, TemplateError, Tokenizer};
 
@@ -127,7 +129,9 @@ impl LoadedModel {
             None => (None, Err(TemplateError::Missing)),
         };
         let eos = tokenizer.as_ref().map(|t| t.eos_ids().to_vec()).unwrap_or_default();
-        let (arch, fit, draft_model) = (self.spec.arch, self.fit, self.draft.take());
+        let frame = frame(&self.spec, tokenizer.as_deref());
+        let (arch, context) = (self.spec.arch, self.spec.context);
+        let (fit, draft_model) = (self.fit, self.draft.take());
         let Self { program, limits, weights, .. } = &self;
         let footprint = self.device.footprint(program, limits, weights.mode())?;
         let mut claim = self.claim.take();
@@ -151,6 +155,7 @@ impl LoadedModel {
         };
         let engine = host.add(name, parts, (tier, draft_model));
         engine.identify(identity);
+        frame.into_iter().for_each(|frame| engine.frame(frame, context));
         vision.into_iter().for_each(|vision| engine.give_vision(vision));
         Ok(Served { engine, tokenizer, template, sight, defaults, arch, fit, caps, disk })
     }
@@ -169,6 +174,18 @@ impl LoadedModel {
             longest_block: self.encoder.as_ref().map_or(0, |encoder| encoder.longest_block),
         }
     }
+}
+
+/// What becomes of texts before they are computed; padding is the token that the tokenizer names.
+fn frame(spec: &ModelSpec, tokenizer: Option<&Tokenizer>) -> Option<Frame> {
+    let Output::Projected { frame, .. } = spec.output else { return None };
+    let Frame::Filled(usual) = frame else { return Some(frame) };
+    let named = tokenizer.map(|t| (t, t.template_tokens().named));
+    let padding = named.and_then(|(tokenizer, named)| {
+        let (_, text) = named.iter().find(|(name, _)| name == "pad_token")?;
+        tokenizer.id_of(text)
+    });
+    Some(Frame::Filled(padding.unwrap_or(usual)))
 }
 
 /// The tier of a compiled program.

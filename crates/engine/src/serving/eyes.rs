@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use thiserror::Error;
 use tokenmill_ir::TokenId;
-use tokenmill_media::{MediaError, Picture, Processor, Tower};
+use tokenmill_media::{MediaError, Picture, Processor, Tower, grid};
 use tokenmill_models::vision::VisionSpec;
 use tokenmill_sched::Inputs;
 
@@ -93,10 +93,20 @@ impl Eyes {
         Ok(self.sight.sketch(rendered, &images, encode)?)
     }
 
-    /// Bytes of the patches of a picture, as many as are in memory until it was looked at.
-    pub fn patch_bytes(&self, [width, height]: [u32; 2], alone: bool) -> u64 {
+    /// What stands around a picture where no template writes it.
+    pub fn around(&self) -> [&'static str; 2] {
+        self.sight.vision.script.around()
+    }
+
+    /// Patches that a picture becomes.
+    pub fn patches(&self, [width, height]: [u32; 2], alone: bool) -> u32 {
         let patches = self.processor.layout(width, height, alone).map_or(0, |l| l.patches());
-        patches as u64 * u64::from(self.sight.vision.input_cols()) * 4
+        u32::try_from(patches).unwrap_or(u32::MAX)
+    }
+
+    /// Bytes of the patches of a picture, as many as are in memory until it was looked at.
+    pub fn patch_bytes(&self, size: [u32; 2], alone: bool) -> u64 {
+        u64::from(self.patches(size, alone)) * u64::from(self.sight.vision.input_cols()) * 4
     }
 
     /// The tiles of a picture, for [`Engine::look`]; `alone`: it is the only one of its prompt.
@@ -148,7 +158,7 @@ impl Eyes {
 /// A description, with the encoder's own size where it names none.
 fn sized(mut config: Value, vision: &VisionSpec) -> Value {
     let named = |key: &str| config.get(key).is_some_and(|value| !value.is_null());
-    let sizes = ["size", "crop_size", "max_image_size"];
+    let sizes = ["size", "crop_size", "max_image_size", "image_grid_pinpoints"];
     if vision.side.is_some() && config.is_object() && !sizes.into_iter().any(named) {
         let usual = usual(vision);
         for key in sizes {
@@ -168,6 +178,10 @@ fn usual(vision: &VisionSpec) -> Value {
     match vision.arch {
         "qwen2_vl" | "qwen2_5_vl" => json!({ "image_processor_type": "Qwen2VLImageProcessor" }),
         "gemma4" => json!({ "image_processor_type": "Gemma4ImageProcessor" }),
+        "kimi_vl" => json!({
+            "image_processor_type": "KimiVLImageProcessor", "pad_input": true,
+            "image_mean": half, "image_std": half,
+        }),
         "kimi_k25" => json!({ "image_processor_type": "Kimi_K25ImageProcessor" }),
         "glm4v" => json!({ "image_processor_type": "Glm4vImageProcessor" }),
         "qwen3_vl" => json!({
@@ -184,15 +198,25 @@ fn usual(vision: &VisionSpec) -> Value {
             "size": { "shortest_edge": side }, "crop_size": square,
         }),
         "llava_next" => {
-            json!({ "image_processor_type": "LlavaNextImageProcessor", "size": square })
+            let canvases = [[1, 2], [2, 1], [2, 2], [3, 1], [1, 3]].map(|c| c.map(|n| n * side));
+            json!({
+                "image_processor_type": "LlavaNextImageProcessor", "size": square, "crop_size": square,
+                "image_grid_pinpoints": canvases,
+            })
         }
         "llava_onevision" => json!({
             "image_processor_type": "LlavaOnevisionImageProcessor", "size": square,
+            "image_grid_pinpoints": grid(side),
         }),
         "internvl" => json!({
             "image_processor_type": "GotOcr2ImageProcessor", "processor_class": "InternVLProcessor",
             "size": square, "image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225],
         }),
+        "clip" => json!({
+            "image_processor_type": "CLIPImageProcessor",
+            "size": { "shortest_edge": side }, "crop_size": square,
+        }),
+        "siglip" => json!({ "image_processor_type": "SiglipImageProcessor", "size": square }),
         "llama4" => json!({ "image_processor_type": "Llama4ImageProcessor", "size": square }),
         "mistral3" => json!({
             "image_processor_type": "PixtralImageProcessor", "size": { "longest_edge": 1540 },

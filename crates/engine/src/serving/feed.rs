@@ -10,13 +10,22 @@ use tokenmill_sched::Changes;
 /// Changes that may wait, unless they are all that there is.
 const MOST_WAITING: usize = 1 << 16;
 
+/// Where blocks lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Medium {
+    /// In the device's memory: the prefix tree.
+    Memory,
+    /// On disk.
+    Disk,
+}
+
 /// What is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CacheNews {
     /// Nothing is there; what is comes next.
     Anew,
     /// These changes.
-    Changed(Changes),
+    Changed(Medium, Changes),
 }
 
 /// See the module.
@@ -38,6 +47,30 @@ struct Waiting {
     news: Vec<CacheNews>,
     /// Changes among them since all was told anew.
     changes: usize,
+    disk: OnDisk,
+}
+
+/// Whether what is on disk is told.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum OnDisk {
+    /// No: there is no such tier, or its model goes.
+    #[default]
+    Never,
+    /// All of it, next.
+    Due,
+    /// What changes there.
+    Told,
+}
+
+impl Waiting {
+    fn push(&mut self, medium: Medium, changes: Changes) {
+        match self.news.last_mut() {
+            Some(CacheNews::Changed(last, before)) if *last == medium => {
+                before.append(changes);
+            }
+            _ => self.news.push(CacheNews::Changed(medium, changes)),
+        }
+    }
 }
 
 impl CacheFeed {
@@ -85,27 +118,56 @@ impl CacheFeed {
                 return false;
             }
             waiting.changes += changes.list.len();
-            match waiting.news.last_mut() {
-                Some(CacheNews::Changed(before)) => before.append(changes),
-                _ => waiting.news.push(CacheNews::Changed(std::mem::take(changes))),
-            }
+            waiting.push(Medium::Memory, std::mem::take(changes));
         }
         (self.wake)();
         true
     }
 
-    /// Forgets what waits: this is all that there is.
-    pub(crate) fn begin_anew(&self, cached: Changes) {
+    /// Puts what changed on disk, or, where nothing of it was told yet, what `all` gives.
+    pub(crate) fn put_disk(&self, changes: Changes, all: impl FnOnce() -> Changes) {
+        if self.is_closed() {
+            return;
+        }
+        let is_due = {
+            let mut waiting = self.lock();
+            match waiting.disk {
+                OnDisk::Told if !changes.is_empty() => {
+                    waiting.changes += changes.list.len();
+                    waiting.push(Medium::Disk, changes);
+                }
+                OnDisk::Never | OnDisk::Told => return,
+                OnDisk::Due => {}
+            }
+            waiting.disk == OnDisk::Due
+        };
+        if is_due {
+            let all = all(); // (nobody waits for the lock meanwhile)
+            let mut waiting = self.lock();
+            if waiting.disk != OnDisk::Due {
+                return;
+            }
+            waiting.disk = OnDisk::Told;
+            if !all.is_empty() {
+                waiting.push(Medium::Disk, all);
+            }
+        }
+        (self.wake)();
+    }
+
+    /// Forgets what waits: this is all that there is in memory; `disk`: what is there is told next.
+    pub(crate) fn begin_anew(&self, cached: Changes, disk: bool) {
         if self.is_closed() {
             return;
         }
         {
             let mut waiting = self.lock();
             waiting.changes = 0;
+            waiting.disk = if disk { OnDisk::Due } else { OnDisk::Never };
             waiting.news.clear();
             waiting.news.push(CacheNews::Anew);
             if !cached.is_empty() {
-                waiting.news.push(CacheNews::Changed(cached));
+                waiting.push(Medium::Memory, cached);
             }
         }
         (self.wake)();

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokenmill_ir::sampling::Mirostat;
 use tokenmill_ir::{FIRST_MEDIA, TokenId};
+use tokenmill_models::spec::Frame;
 use tokenmill_sched::{Embeddings, Inputs, Numbers, Scheduler};
 use tokenmill_text::Tokenizer;
 
@@ -81,6 +82,8 @@ struct Shared {
     longest_wait: AtomicU64,
     identity: OnceLock<Identity>,
     vision: OnceLock<Vision>,
+    /// What becomes of texts, and the model's own context.
+    frame: OnceLock<(Frame, u32)>,
 }
 
 /// A model that runs on its host's thread. Cheap to clone; it ends by
@@ -229,6 +232,7 @@ impl Engine {
             longest_wait: AtomicU64::new(u64::MAX),
             identity: OnceLock::new(),
             vision: OnceLock::new(),
+            frame: OnceLock::new(),
         };
         (Engine { inbox, shared: Arc::new(shared) }, core)
     }
@@ -269,7 +273,8 @@ impl Engine {
     ///
     /// # Errors
     /// [`Refusal`]: nothing was started and `sink` is never called.
-    pub fn submit_to(&self, request: Request, sink: Sink) -> Result<Cancel, Refusal> {
+    pub fn submit_to(&self, mut request: Request, sink: Sink) -> Result<Cancel, Refusal> {
+        request.prompt = self.framed(request.prompt)?;
         self.check(&request)?;
         self.enter(request.account, |id| Message::Ask(id, Box::new(request), sink))
     }
@@ -329,6 +334,41 @@ impl Engine {
     /// [`RowsError`].
     pub fn embed(&self, tokens: Vec<TokenId>) -> Result<Vec<f32>, RowsError> {
         Ok(self.rows(tokens, Numbers::Hidden)?.numbers)
+    }
+
+    /// Says what becomes of texts before they are computed, once, of a model of that context.
+    pub(crate) fn frame(&self, frame: Frame, context: u32) {
+        let _ = self.shared.frame.set((frame, context)); // the first of this engine
+    }
+
+    /// A text's tokens as the model is given them: as they are, but for models whose texts end behind a
+    /// token, or are filled up to their context.
+    ///
+    /// # Errors
+    /// [`Refusal::BadParameter`] for a text without the token that ends one.
+    pub fn framed(&self, mut tokens: Vec<TokenId>) -> Result<Vec<TokenId>, Refusal> {
+        let (Some((frame, context)), false) = (self.shared.frame.get(), tokens.is_empty()) else {
+            return Ok(tokens);
+        };
+        let at = |id: TokenId| tokens.iter().position(|token| *token == id);
+        match *frame {
+            Frame::Filled(padding) => {
+                // (A longer one is refused by its length.)
+                tokens.resize(tokens.len().max(*context as usize), padding);
+            }
+            Frame::UntilHighest => {
+                let end = tokens.iter().max().copied().and_then(at);
+                tokens.truncate(end.map_or(0, |end| end + 1));
+            }
+            Frame::Until(id) => match at(id) {
+                Some(end) => tokens.truncate(end + 1),
+                None => {
+                    let reason = format!("it has no token {id}, which ends a text of this model");
+                    return Err(Refusal::BadParameter { name: "input", reason });
+                }
+            },
+        }
+        Ok(tokens)
     }
 
     /// Gives the model an encoder, once; both end together.

@@ -258,7 +258,7 @@ impl Sight {
     ///
     /// # Errors
     /// [`PictureError::Shape`].
-    pub(crate) fn patches(&self, tile: &Tile) -> Result<Patches, PictureError> {
+    pub fn patches(&self, tile: &Tile) -> Result<Patches, PictureError> {
         let [rows, cols] = tile.grid;
         let place = self.vision.place(Grid { rows, cols })?;
         let data = place.inputs(&tile.patches);

@@ -22,6 +22,7 @@ use tokenmill_kvlog::{
 };
 use tokenmill_sched::CachedText;
 
+use crate::feed::CacheFeed;
 use crate::load::{self, LoadFailure};
 
 /// Blocks of a record.
@@ -86,6 +87,7 @@ pub struct Tier {
 pub struct TierWorker {
     log: Log,
     shared: Arc<Shared>,
+    told: told::Told,
 }
 
 #[derive(Debug, Default)]
@@ -109,6 +111,9 @@ struct Queue {
     spare: Vec<Vec<u8>>,
     stats: TierStats,
     closed: bool,
+    /// Where what is on disk is told, and whether that is to begin.
+    feed: Option<Arc<CacheFeed>>,
+    is_feed_new: bool,
 }
 
 /// A part of a text, and the text before it.
@@ -235,7 +240,8 @@ impl Tier {
         }
         let shared = Arc::<Shared>::default();
         let (index, kinds) = (log.index(), kinds.to_vec());
-        let worker = TierWorker { log, shared: Arc::clone(&shared) };
+        let told = told::Told::new(RunId::root(&key, 0), block_tokens);
+        let worker = TierWorker { log, shared: Arc::clone(&shared), told };
         worker.publish();
         let (thread, jobs) = (None, 0);
         Ok((Tier { index, key, blocks, kinds, block_tokens, shared, thread, jobs }, worker))
@@ -554,7 +560,7 @@ impl TierWorker {
             if queue.closed && queue.writes.is_empty() {
                 return;
             }
-            if queue.next_task().is_none() {
+            if queue.next_task().is_none() && !queue.is_feed_new {
                 // Woken or not, it looks again.
                 drop(self.shared.wake.wait(queue).unwrap_or_else(PoisonError::into_inner));
             }
@@ -564,6 +570,7 @@ impl TierWorker {
     /// Reads or writes one record; false when there is nothing to do. Reading comes first: somebody
     /// waits for it.
     pub fn step(&mut self) -> bool {
+        self.tell();
         let (task, buffer) = {
             let queue = &mut *self.shared.lock();
             let Some(task) = queue.take_task() else { return false };
@@ -574,12 +581,14 @@ impl TierWorker {
             Task::Write(write) => self.write(write),
         }
         self.publish();
+        self.tell();
         true
     }
 
     fn read(&mut self, mut read: Read, mut record: Vec<u8>) {
         let Some(part) = read.parts.pop_front() else { return };
         let found = self.log.get(&part.run(), &mut record).map(<[u8]>::len);
+        self.told.forget(&mut self.log);
         let payload = found.map(|len| Payload { start: record.len() - len, record });
         let whole = payload.is_some();
         let Part { first, tokens, kind, .. } = part;
@@ -595,6 +604,10 @@ impl TierWorker {
     fn write(&mut self, write: Write) {
         let Write { part, payload } = write;
         let written = self.log.put(&part.run(), &payload);
+        self.told.forget(&mut self.log);
+        if written.is_ok() {
+            self.told.add(part.id, &part.run());
+        }
         let queue = &mut *self.shared.lock();
         queue.writing.remove(&part.id);
         queue.write_bytes -= payload.len();
@@ -628,6 +641,8 @@ impl Queue {
         }
     }
 }
+
+mod told;
 
 #[cfg(test)]
 mod tests;

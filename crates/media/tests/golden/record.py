@@ -12,9 +12,11 @@ squares of merged patches, within them patches row by row; columns are channel, 
 """
 
 import base64
+import copy
 import hashlib
 import io
 import json
+import os
 import pathlib
 import sys
 
@@ -63,16 +65,26 @@ def told(case, width, height, alone, data, grids, split):
     }
 
 
-def run(case, width, height, alone=True):
-    config = dict(case["config"])
+def made(case):
+    """The original of a case."""
+    config = copy.deepcopy(case["config"])  # (Some write into it.)
     name = config.pop("image_processor_type")
     pillow = case["backend"] == "pillow"
     for key in ("use_fast", "processor_class"):
         config.pop(key, None)
     if case.get("cut"):
         config["crop_to_patches"] = True
+    if name == "KimiVLImageProcessor":  # (Its makers' own: KIMI_VL names the folder of its code.)
+        sys.path.insert(0, os.environ["KIMI_VL"])
+        import image_processing_kimi_vl
+        return image_processing_kimi_vl.KimiVLImageProcessor(**config)
     processor = getattr(transformers, name + ("Pil" if pillow else ""))(**config)
     assert processor.backend == ("pil" if pillow else "torchvision")
+    return processor
+
+
+def run(case, width, height, alone=True):
+    name, pillow, processor = case["config"]["image_processor_type"], case["backend"] == "pillow", made(case)
     patch, merge = case["tower"]
     extra = {}
     if "Pixtral" in name:
@@ -91,10 +103,10 @@ def run(case, width, height, alone=True):
         data, grid = rows(tile, patch, merge)
         return told(case, width, height, alone, data, [grid], [0, 0])
     if "Llama4" in name:
-        made = [rows(tile.float(), patch, merge) for tile in out["pixel_values"]]
+        parts = [rows(tile.float(), patch, merge) for tile in out["pixel_values"]]
         split = [int(n) for n in out["aspect_ratios"][0]]
         split = split if split != [1, 1] else [0, 0]
-        return told(case, width, height, alone, np.concatenate([m[0] for m in made]), [m[1] for m in made], split)
+        return told(case, width, height, alone, np.concatenate([m[0] for m in parts]), [m[1] for m in parts], split)
     if "Kimi" in name:
         _, down, across = (int(n) for n in np.asarray(out["image_grid_thw"])[0])
         tile = np.asarray(out["pixel_values"]).reshape(down, across, 3, patch, patch)
@@ -115,9 +127,9 @@ def run(case, width, height, alone=True):
         values = values[0]
     if not alone:  # (one tile each)
         values = values[:1]
-    made = [rows(tile, patch, merge) for tile in values]
-    data = np.concatenate([row for row, _ in made])
-    return told(case, width, height, alone, data, [grid for _, grid in made], split)
+    parts = [rows(tile, patch, merge) for tile in values]
+    data = np.concatenate([row for row, _ in parts])
+    return told(case, width, height, alone, data, [grid for _, grid in parts], split)
 
 
 def cases():
@@ -152,6 +164,8 @@ def cases():
     yield "Gemma4ImageProcessor", {"patch_size": 4, "max_soft_tokens": 70, "pooling_kernel_size": 3}, (4, 3), "torchvision"
     kimi = {"patch_size": 14, "merge_size": 2, "max_patches": 128, "size": {"max_height": 16, "max_width": 16}}
     yield "Kimi_K25ImageProcessor", kimi, (14, 2), "torchvision"
+    own = {"patch_size": 14, "pad_input": True, "in_token_limit": 60, "merge_kernel_size": [2, 2], **half}
+    yield "KimiVLImageProcessor", own, (14, 2), "pillow"
     yield "Llama4ImageProcessor", {"size": square, "max_patches": 6}, (14, 2), "torchvision"
     yield "Llama4ImageProcessor", {"size": square, "max_patches": 6, "resize_to_max_canvas": True}, (14, 2), "torchvision"
 
@@ -249,12 +263,17 @@ def write(name, value):
     (HERE / name).write_text(text + "}\n")
 
 
-only = sys.argv[1:]
-kept = json.loads((HERE / "processors.json").read_text())["cases"] if only else []
-kept = [case for case in kept if not any(part in case["config"]["image_processor_type"] for part in only)]
-write("processors.json", {
-    "made_with": f"transformers {transformers.__version__}, torchvision {torchvision.__version__}",
-    "cases": kept + list(processors(only)),
-})
-if not only:
-    write("files.json", {"made_with": f"pillow {Image.__version__}", "files": list(files()), "white": white()})
+def main():
+    only = sys.argv[1:]
+    kept = json.loads((HERE / "processors.json").read_text())["cases"] if only else []
+    kept = [case for case in kept if not any(part in case["config"]["image_processor_type"] for part in only)]
+    write("processors.json", {
+        "made_with": f"transformers {transformers.__version__}, torchvision {torchvision.__version__}",
+        "cases": kept + list(processors(only)),
+    })
+    if not only:
+        write("files.json", {"made_with": f"pillow {Image.__version__}", "files": list(files()), "white": white()})
+
+
+if __name__ == "__main__":
+    main()

@@ -2,6 +2,7 @@
 
 mod arcee;
 mod bert;
+pub(crate) mod clip;
 mod cohere;
 mod cohere2;
 mod deepseek_v2;
@@ -124,6 +125,8 @@ pub const ARCHS: &[Arch] = &[
     bert::ELECTRA,
     nomic_bert::ARCH,
     modernbert::ARCH,
+    clip::ARCH,
+    clip::SIGLIP,
 ];
 
 /// The spec of a checkpoint.

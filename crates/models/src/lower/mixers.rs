@@ -379,6 +379,11 @@ impl Lower<'_> {
     fn delta_rates(&mut self, d: &DeltaNet) -> Result<WeightId, ModelError> {
         let hidden = self.spec.hidden;
         if self.tensor_opt(Role::DeltaBetaAlpha).is_none() {
+            for role in [Role::DeltaBeta, Role::DeltaAlpha] {
+                let t = self.tensor(role)?;
+                let rows = self.part(t, None, hidden)?.weight_rows();
+                self.expect_rows(t, rows, d.v_heads)?;
+            }
             let parts = [(Role::DeltaBeta, None), (Role::DeltaAlpha, None)];
             return self.stacked("delta.ba", hidden, &parts);
         }

@@ -23,6 +23,9 @@ use crate::names::{self, Role, find_opt, is_ignorable};
 use crate::rope::rope;
 use crate::spec::{Body, Branch, Join, Layer, ModelSpec, Norm, Output, RopeScaling, RopeSpec};
 
+/// Added to the mean square of a vector that is made one of length 1: what has none stays zero.
+const LEAST_SQUARE: f32 = 1e-24;
+
 /// A lowered model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lowered {
@@ -254,6 +257,13 @@ impl Lower<'_> {
                 let x = self.final_norm(&mut stream, Rows::Tokens)?;
                 self.pool(x, kind, normalise)
             }
+            Output::Projected { cols, .. } => {
+                let x = self.final_norm(&mut stream, Rows::Tokens)?;
+                let last = self.pool(x, PoolKind::Last, false);
+                let weight = self.matrix(Role::TextProjection, cols, spec.hidden)?;
+                let y = self.linear_rows(last, weight, Rows::Outputs);
+                self.unit_length(y)
+            }
             Output::Score { kind, act, norm } => {
                 let x = self.final_norm(&mut stream, Rows::Tokens)?;
                 self.score(x, kind, act, norm)?
@@ -281,6 +291,11 @@ impl Lower<'_> {
         if logits.is_none() {
             self.tensor_opt(Role::Head); // a file may hold one for other uses
         }
+        if spec.output == Output::Hidden
+            && let Some(other) = self.tensor_opt(Role::TextProjection)
+        {
+            self.used.extend(names::bias_of(self.checkpoint, other).map(|t| t.name.clone()));
+        }
         self.program.hidden = hidden.cols;
         self.program.ops.push(Op::Sample { logits, hidden, more: Vec::new() });
         Ok(())
@@ -291,6 +306,14 @@ impl Lower<'_> {
         self.program.ops.push(Op::Pool { x, kind, normalise, out: out.buffer });
         self.program.whole_sequences = true;
         out
+    }
+
+    /// Output rows divided by their length.
+    fn unit_length(&mut self, x: View) -> View {
+        // (The root of the mean square is the length divided by that of a row of ones.)
+        let unit = self.unit_norm(x, Norm::rms(LEAST_SQUARE), 1, Rows::Outputs);
+        let one = 1.0 / (x.cols as f32).sqrt();
+        self.map_rows(Expr::Arg(0).scaled(one), vec![unit], Rows::Outputs)
     }
 
     /// One number for each pooled row.

@@ -2,8 +2,8 @@
 //! outputs are the rows that stand where the language model's tokens stand.
 
 use tokenmill_ir::{
-    Act, Checkpoint, Container, Expr, GateAct, KvFormat, Op, Rows, TensorInfo, Unary, View,
-    WeightId, WeightSpec, WeightUse,
+    Act, AttendSource, Checkpoint, Container, Expr, GateAct, KvFormat, Mask, Op, RowSlices, Rows,
+    TensorInfo, Unary, View, WeightId, WeightSpec, WeightUse, op,
 };
 
 use super::{Lower, Lowered, Stream, cover, slice};
@@ -11,7 +11,8 @@ use crate::error::ModelError;
 use crate::hyper::Key;
 use crate::limits::Checked;
 use crate::names::{NEWLINE, Role, is_of_images};
-use crate::vision::{Gather, Learned, NormAt, Projector, VisionSpec, names};
+use crate::spec::Norm;
+use crate::vision::{Gather, Learned, NormAt, Projector, Summary, VisionSpec, names};
 
 /// Turns an encoder into a program over the checkpoint's tensors. Unused are tensors of images only;
 /// what is the language model's is [`lower`](super::lower())'s.
@@ -24,13 +25,19 @@ pub fn lower_vision(vision: &VisionSpec, checkpoint: &Checkpoint) -> Result<Lowe
     let table = names::table_of(checkpoint, vision.tower.hidden);
     let mut low = Lower::new(checkpoint, checked.get(), KvFormat::F32, table);
     low.vision(vision)?;
+    // (A folder that says it has layers behind the last that counts has them.)
+    if vision.skipped > 0 && checkpoint.container == Container::Hf {
+        low.layer = vision.tower.layers.len() + vision.skipped as usize - 1;
+        low.tensor(Role::MixerNorm)?;
+    }
     low.used.extend(newline_tensor(vision, checkpoint)?.map(|t| t.name.clone()));
     low.program.check()?;
     cover::check(&low.program, checkpoint, &low.partial)?;
     let names = checkpoint.tensors.iter().map(|t| &t.name);
     // (A GGUF file of an encoder may have one of sound beside.)
     let own = |name: &str| match checkpoint.container {
-        Container::Gguf => !name.starts_with("a.") && !name.starts_with("mm.a."),
+        // (Pixtral's row of a token is the language model's too.)
+        Container::Gguf => !["a.", "mm.a.", "v.token_embd."].iter().any(|p| name.starts_with(p)),
         Container::Hf => is_of_images(name),
     };
     let unused = names.filter(|n| own(n) && !low.used.contains(*n) && !vision.skips(n));
@@ -103,7 +110,18 @@ impl Lower<'_> {
             }
         }
         let x = self.final_norm(&mut stream, Rows::Tokens)?;
-        let hidden = self.project(v, &v.projector, &MERGER, x)?;
+        let hidden = match &v.summary {
+            None => self.project(v, &v.projector, &MERGER, x)?,
+            Some(Summary::ClassToken) => {
+                let row = self.project(v, &v.projector, &MERGER, x)?;
+                self.unit_length(row)
+            }
+            Some(Summary::Attention { heads, norm, width, act }) => {
+                let row = self.attended(*heads, x)?;
+                let row = self.fed(row, *norm, (*width, *act))?;
+                self.unit_length(row)
+            }
+        };
         self.program.whole_sequences = true;
         self.program.hidden = hidden.cols * (1 + more.len() as u32);
         self.program.ops.push(Op::Sample { logits: None, hidden, more });
@@ -147,6 +165,59 @@ impl Lower<'_> {
         Ok(stream.base)
     }
 
+    /// What a learned query sees of all tokens, at the output rows.
+    fn attended(&mut self, heads: u32, x: View) -> Result<View, ModelError> {
+        let hidden = self.spec.hidden;
+        // (Every token asks the same; it is read where there is an output.)
+        let query = self.only_row(Role::PoolQuery, x)?;
+        let rows = |first: u32, count: u32| {
+            let rows = RowSlices::range(u64::from(first) * u64::from(hidden), count.into());
+            (Role::PoolQkv, Some(rows))
+        };
+        let q = self.stacked("pool.q", hidden, &[rows(0, hidden)])?;
+        let kv = self.stacked("pool.kv", hidden, &[rows(1, hidden), rows(2, hidden)])?;
+        let (q, kv) = (self.linear(query, q), self.linear(x, kv));
+        let out = self.program.buffer(Rows::Tokens, hidden);
+        let v_dim = hidden / heads;
+        self.program.ops.push(Op::Attend(op::Attend {
+            q,
+            heads,
+            source: AttendSource::Fresh { k: slice(kv, 0, hidden), v: slice(kv, hidden, hidden) },
+            kv_heads: heads,
+            v_dim,
+            scale: 1.0 / (v_dim as f32).sqrt(),
+            mask: Mask::None,
+            softcap: None,
+            sinks: None,
+            blocks: false,
+            out: out.buffer,
+        }));
+        let taken = self.take_runs(out, 1);
+        let weight = self.matrix(Role::PoolOut, hidden, hidden)?;
+        Ok(self.linear_rows(taken, weight, Rows::Outputs))
+    }
+
+    /// `x + down(act(up·norm(x)))` of output rows.
+    fn fed(&mut self, x: View, norm: Norm, (width, act): (u32, Act)) -> Result<View, ModelError> {
+        let rows = Rows::Outputs;
+        let mut stream = Stream { base: x, pending: Vec::new() };
+        let y = self.norm_stream(&mut stream, norm, Role::PoolNorm, rows)?;
+        let up = self.matrix(Role::PoolUp, width, y.cols)?;
+        let y = self.linear_rows(y, up, rows);
+        let y = self.activated(y, act);
+        let down = self.matrix(Role::PoolDown, x.cols, width)?;
+        stream.pending.push(self.linear_rows(y, down, rows));
+        self.flush_rows(&mut stream, rows);
+        Ok(stream.base)
+    }
+
+    /// A table of one row, for every token.
+    fn only_row(&mut self, role: Role, x: View) -> Result<View, ModelError> {
+        let one = Expr::Add(Box::new(Expr::Arg(0).scaled(0.0)), Box::new(Expr::Const(1.0)));
+        let taps = self.map(one, vec![slice(x, 0, 2)]);
+        self.gathered(role, 1, taps)
+    }
+
     /// A matrix whose columns have the numbers of a pixel side by side.
     fn by_pixels(&mut self, v: &VisionSpec, weight: WeightId) {
         let (channels, pixels) = (v.patch.channels, v.patch.size * v.patch.size);
@@ -162,10 +233,7 @@ impl Lower<'_> {
         if !p.standard {
             return Ok(self.scaled(x, p.scale));
         }
-        // (A table of one row, taken once.)
-        let one = Expr::Add(Box::new(Expr::Arg(0).scaled(0.0)), Box::new(Expr::Const(1.0)));
-        let taps = self.map(one, vec![slice(x, 0, 2)]);
-        let shift = self.gathered(Role::StandardShift, 1, taps)?;
+        let shift = self.only_row(Role::StandardShift, x)?;
         let less = Expr::Arg(1).scaled(-1.0);
         let expr = Expr::Add(Box::new(Expr::Arg(0).scaled(p.scale)), Box::new(less));
         let shifted = self.map(expr, vec![x, shift]);

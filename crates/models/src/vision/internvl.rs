@@ -23,8 +23,12 @@ pub(super) const SCRIPT: Script = Script::Between("<IMG_CONTEXT>", ["<img>", "</
 fn spec(k: &Keys<'_>) -> Result<VisionSpec, ModelError> {
     let (hidden, heads) = k.widths("hidden_size", "num_attention_heads", false)?;
     let eps = k.params().f32("layer_norm_eps")?;
+    let biased = k.has_tensor("layer.0.layernorm_before.bias");
     let norm = match k.params().opt_str("norm_type")?.unwrap_or_default() {
         "layer_norm" => Norm::layer(eps),
+        "rms_norm" if biased => {
+            return Err(ModelError::unsupported("norm_type", "rms_norm beside biases of norms"));
+        }
         "rms_norm" => Norm::rms(eps),
         other => return Err(ModelError::unsupported("norm_type", other)),
     };
@@ -43,10 +47,18 @@ fn spec(k: &Keys<'_>) -> Result<VisionSpec, ModelError> {
     let mut spec = tower((hidden, taken), norm, layers, &ffn);
     let mean = flag("use_mean_pooling")?;
     spec.final_norm = (taken == all && !mean).then_some(Norm::layer(eps));
-    // (Biases, factors of columns and a mask's token are what the file has.)
-    for key in ["attention_bias", "layer_scale_init_value", "use_mask_token"] {
-        k.params().note(key);
+    if flag("attention_bias")? != k.has_tensor("layer.0.attention.q_proj.bias") {
+        return Err(ModelError::unsupported("attention_bias", "not what the file has"));
     }
+    if flag("use_mask_token")? {
+        return Err(ModelError::unsupported("use_mask_token", true));
+    }
+    if taken < all && !mean {
+        let found = format!("{taken} of {all} layers before a norm");
+        return Err(ModelError::unsupported("vision_feature_layer", found));
+    }
+    // (Factors of columns are what the file has.)
+    k.params().note("layer_scale_init_value");
     k.outer_is("vision_feature_select_strategy", "default")?;
     let size = k.side("patch_size")?;
     let side = k.side("image_size")? / size;

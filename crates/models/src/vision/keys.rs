@@ -139,6 +139,21 @@ impl<'a> Keys<'a> {
         }
     }
 
+    /// Whether the file has a tensor whose name ends so.
+    pub(super) fn has_tensor(&self, end: &str) -> bool {
+        self.checkpoint.tensors.iter().any(|t| t.name.ends_with(end))
+    }
+
+    /// Refuses a projector that is said to have no biases and has them.
+    pub(super) fn projector_bias(&self) -> Result<(), ModelError> {
+        const KEY: &str = "multimodal_projector_bias";
+        let said = self.checkpoint.meta.opt_bool(KEY)?;
+        match said == Some(false) && self.has_tensor("multi_modal_projector.linear_1.bias") {
+            true => Err(ModelError::unsupported(KEY, "false beside biases of the projector")),
+            false => Ok(()),
+        }
+    }
+
     /// Refuses an encoder of another type.
     pub(super) fn is(&self, kind: &str) -> Result<(), ModelError> {
         const KEY: &str = "model_type";

@@ -32,8 +32,14 @@ fn spec(k: &Keys<'_>) -> Result<VisionSpec, ModelError> {
         }
     }
     // (Of the classes and the tensors, not read by the family's code.)
-    for key in ["norm_eps", "vision_output_dim", "multi_modal_projector_bias"] {
+    for key in ["norm_eps", "multi_modal_projector_bias"] {
         k.params().note(key);
+    }
+    const COLUMNS: [&str; 2] = ["vision_output_dim", "projector_output_dim"];
+    let [whole, projected] = [k.u32(COLUMNS[0])?, k.u32(COLUMNS[1])?];
+    if whole != projected {
+        let found = format!("{whole} beside {} {projected}", COLUMNS[1]);
+        return Err(ModelError::unsupported(COLUMNS[0], found));
     }
     let ffn = Ffn::Plain { width: k.u32("intermediate_size")?, act: Act::Gelu };
     let mut spec = tower((hidden, k.u32("num_hidden_layers")?), norm, layers, &ffn);

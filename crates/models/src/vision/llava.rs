@@ -54,6 +54,7 @@ fn onevision(k: &Keys<'_>) -> Result<VisionSpec, ModelError> {
 /// A tower of which `taken` of all layers count, and two products behind it.
 fn llava(k: &Keys<'_>, all: u32, taken: u32, script: Script) -> Result<VisionSpec, ModelError> {
     let (spec, _, patch, side) = k.square(taken)?;
+    k.projector_bias()?;
     let out = k.text_hidden()?;
     let name = k.outer_str("projector_hidden_act")?.unwrap_or("gelu");
     let inner = Some((out, act("projector_hidden_act", name)?));

@@ -2,7 +2,7 @@
 //! `clip.vision.`, tensors `v.*` and `mm.*`. What such a file does not say stands in the language
 //! model's.
 
-use tokenmill_ir::{Act, Checkpoint, Container, Mask, MetaError, MetaValue};
+use tokenmill_ir::{Act, Checkpoint, Container, Mask, MetaError, MetaValue, RopePairing};
 
 use super::internvl;
 use super::keys::by_halves;
@@ -12,10 +12,10 @@ use super::{
     attention, tower,
 };
 use crate::error::ModelError;
-use crate::hyper::{HIDDEN, Hyper};
+use crate::hyper::{HIDDEN, Hyper, RMS_EPS};
 use crate::neutral;
 use crate::params::Params;
-use crate::spec::{Attention, Axes, Ffn, Norm, QkNorm};
+use crate::spec::{Attention, Axes, Ffn, Norm, QkNorm, RopeSpec};
 
 /// Before the keys.
 const PREFIX: &str = "clip.vision.";
@@ -45,6 +45,7 @@ pub fn vision_of_mmproj(mmproj: &Checkpoint, text: &Checkpoint) -> Result<Vision
         "idefics3" => f.siglip(Script::Tiled)?,
         "internvl" => f.internvl()?,
         "mlp" => f.llava()?,
+        "pixtral" => f.pixtral()?,
         other => return Err(ModelError::unsupported("clip.projector_type", other)),
     };
     for key in ["projector_type", "projection_dim"] {
@@ -271,7 +272,57 @@ impl<'a> File<'a> {
         })
     }
 
-    /// LLaVA 1.5: every patch becomes a row. What a tower may have or not, the tensors say.
+    /// Pixtral's tower, rows of queries and keys in pairs that lie beside each other. (What leads to the
+    /// language model is what the file has.)
+    fn pixtral(&self) -> Result<VisionSpec, ModelError> {
+        let (hidden, depth, heads) = self.widths(4)?;
+        let (norm, patch) = (Norm::rms(self.eps()?), self.patch()?);
+        let theta = self.mmproj.meta.opt_f64("clip.rope.freq_base")?.unwrap_or(10_000.0);
+        let rope = RopeSpec {
+            theta,
+            pairing: RopePairing::Interleaved,
+            axes: Axes::Alternate,
+            ..by_halves(hidden / heads)
+        };
+        let layers = |_| attention(hidden, heads, Some(rope.clone()), Mask::None);
+        let mut spec = tower((hidden, depth), norm, layers, &self.ffn(true)?);
+        spec.embed.norm = Some(norm);
+        // (Of the sizes that images are made of.)
+        self.params.note(&self.key("image_size"));
+        let merge = self.params.opt_u32(&self.key("spatial_merge_size"))?.unwrap_or(1);
+        if !(1..=16).contains(&merge) {
+            return Err(ModelError::unsupported("clip.vision.spatial_merge_size", merge));
+        }
+        let has = |name: &str| self.mmproj.tensor(name).is_some();
+        let eps = self.text.opt_f32(RMS_EPS)?.unwrap_or(norm.eps);
+        let before = has("mm.input_norm.weight").then_some((Norm::rms(eps), NormAt::Patch));
+        let out = self.text.u32(HIDDEN)?;
+        let inner = self.mmproj.tensor("mm.1.weight").and_then(|t| u32::try_from(t.rows()).ok());
+        let projector = Projector {
+            norm: before,
+            merging: has("mm.patch_merger.weight").then_some(hidden),
+            inner: Some((inner.unwrap_or(out), Act::Gelu)),
+            ..Projector::PLAIN
+        };
+        let plain = VisionSpec::plain("mmproj", (spec, patch), (projector, out), Script::Lines);
+        Ok(VisionSpec { merge, ..plain })
+    }
+
+    /// Whether an image is cut into tiles of a canvas (LLaVA 1.6), not seen as a whole only.
+    fn canvas(&self) -> Result<bool, ModelError> {
+        const TYPE: &str = "mm_patch_merge_type";
+        // (How images are prepared.)
+        for key in ["grid_pinpoints", "crop_resolution", "aspect_ratio", "split_resolution"] {
+            self.params.note(&self.key(&format!("image_{key}")));
+        }
+        match self.params.opt_str(&self.key(TYPE))? {
+            None | Some("flat") => Ok(false),
+            Some("spatial_unpad") => Ok(true),
+            Some(other) => Err(ModelError::unsupported("clip.vision.mm_patch_merge_type", other)),
+        }
+    }
+
+    /// LLaVA: every patch becomes a row. What a tower may have or not, the tensors say.
     fn llava(&self) -> Result<VisionSpec, ModelError> {
         let (hidden, all, heads) = self.widths(1)?;
         let (norm, patch, ffn) = (Norm::layer(self.eps()?), self.patch()?, self.ffn(false)?);
@@ -290,6 +341,10 @@ impl<'a> File<'a> {
         // (The model's own; llama.cpp takes the tanh form for it.)
         let inner = Some((inner.unwrap_or(out), Act::Gelu));
         let projector = Projector { inner, ..Projector::PLAIN };
+        let script = match self.canvas()? {
+            true => Script::Canvas(None),
+            false => Script::Plain("<image>"),
+        };
         Ok(VisionSpec {
             positions: Some(Learned { side, stretch: Stretch::None, behind_norm: false }),
             class_token: match has("v.class_embd") {
@@ -298,7 +353,7 @@ impl<'a> File<'a> {
             },
             skipped: all - taken,
             side: Some(side),
-            ..VisionSpec::plain("mmproj", (spec, patch), (projector, out), Script::Plain("<image>"))
+            ..VisionSpec::plain("mmproj", (spec, patch), (projector, out), script)
         })
     }
 

@@ -4,6 +4,7 @@
 //! changes in the language model ([`VisionSpec::see`]). Pure.
 
 mod canvas;
+mod clip;
 mod gemma3;
 mod gemma4;
 mod glm4v;
@@ -63,7 +64,9 @@ pub struct VisionSpec {
     pub projector: Projector,
     /// More columns of each row, from within the tower.
     pub deepstack: Option<Deepstack>,
-    /// Columns of a row for the language model: its width.
+    /// An image becomes one row, of length 1, that is compared with those of texts.
+    pub summary: Option<Summary>,
+    /// Columns of a row for the language model: its width, or that of its vectors.
     pub out: u32,
     /// Which of a token's positions turns each pair, in the language model.
     pub axes: Axes,
@@ -230,6 +233,24 @@ pub struct Deepstack {
     pub projector: Projector,
 }
 
+/// Which row an image becomes, where it becomes one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Summary {
+    /// That of the learned token, projected (CLIP).
+    ClassToken,
+    /// What a learned query sees of all patches, and a feed-forward part behind it (SigLIP).
+    Attention {
+        /// Heads.
+        heads: u32,
+        /// Of the feed-forward part.
+        norm: Norm,
+        /// Its inner width.
+        width: u32,
+        /// Its activation.
+        act: Act,
+    },
+}
+
 /// An encoder of images.
 #[derive(Debug, Clone, Copy)]
 pub struct Tower {
@@ -257,6 +278,9 @@ pub const TOWERS: &[Tower] = &[
     gemma4::TOWER,
     kimi_k25::TOWER,
     mistral3::TOWER,
+    kimi_k25::VL,
+    clip::TOWER,
+    clip::SIGLIP,
 ];
 
 /// The encoder of a checkpoint, if it has one.
@@ -300,6 +324,7 @@ impl VisionSpec {
             most_rows: None,
             projector,
             deepstack: None,
+            summary: None,
             out,
             axes: Axes::One,
             blocks: false,
@@ -357,6 +382,15 @@ impl VisionSpec {
     /// # Errors
     /// [`ModelError::Unsupported`] where the two do not fit.
     pub fn see(&self, text: &mut ModelSpec) -> Result<(), ModelError> {
+        if self.summary.is_some() {
+            return match text.output {
+                Output::Projected { cols, .. } if cols == self.out => Ok(()),
+                _ => {
+                    let found = format!("vectors of {} columns for images alone", self.out);
+                    Err(ModelError::unsupported("vision_config", found))
+                }
+            };
+        }
         if self.out != text.hidden {
             let found = format!("{} columns for {}", self.out, text.hidden);
             return Err(ModelError::unsupported("the projector of vision_config", found));

@@ -51,6 +51,8 @@ const PREFIXES: &[&str] = &[
     "multi_modal_projector.",
     "model.multi_modal_projector.",
     "model.connector.",
+    // (CLIP's projection.)
+    "visual_",
 ];
 
 const NAMES: &[Row] = &[
@@ -241,7 +243,7 @@ const NAMES: &[Row] = &[
     (
         Role::MergeNorm,
         &["merger.ln_q", "merger.norm", "mm_soft_emb_norm", "norm", "layer_norm", "pre_norm"],
-        &["mm.soft_emb_norm", "mm.model.mlp.0", "v.post_ln"],
+        &["mm.soft_emb_norm", "mm.model.mlp.0", "mm.input_norm", "v.post_ln"],
     ),
     (Role::Merging, &["patch_merger.merging_layer", "downsample"], &["mm.patch_merger"]),
     (Role::Between, &["merger.proj"], &[]),
@@ -258,7 +260,7 @@ const NAMES: &[Row] = &[
             "proj.0",
             "linear_1",
         ],
-        &["mm.0", "mm.model.mlp.1"],
+        &["mm.0", "mm.model.mlp.1", "mm.1"],
     ),
     (Role::MergeSecond, &["vision_adapter.mlp.fc2"], &[]),
     (
@@ -270,6 +272,7 @@ const NAMES: &[Row] = &[
             "mm_input_projection_weight",
             "linear_2",
             "modality_projection.proj",
+            "projection",
             "linear_1",
             "out_proj",
             "proj.2",
@@ -277,6 +280,12 @@ const NAMES: &[Row] = &[
         ],
         &["mm.2", "mm.model.mlp.3", "mm.input_projection", "mm.model.fc"],
     ),
+    (Role::PoolQuery, &["head.probe"], &[]),
+    (Role::PoolQkv, &["head.attention.in_proj_weight"], &[]),
+    (Role::PoolOut, &["head.attention.out_proj"], &[]),
+    (Role::PoolNorm, &["head.layernorm"], &[]),
+    (Role::PoolUp, &["head.mlp.fc1"], &[]),
+    (Role::PoolDown, &["head.mlp.fc2"], &[]),
     (Role::DeepNorm, &["deepstack_merger_list.{l}.norm"], &["v.deepstack.{l}.norm"]),
     (Role::DeepUp, &["deepstack_merger_list.{l}.linear_fc1"], &["v.deepstack.{l}.fc1"]),
     (Role::DeepDown, &["deepstack_merger_list.{l}.linear_fc2"], &["v.deepstack.{l}.fc2"]),

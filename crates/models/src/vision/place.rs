@@ -71,6 +71,12 @@ impl VisionSpec {
     /// # Errors
     /// [`ModelError::Unsupported`] for grids that the tower cannot take.
     pub fn merged(&self, grid: Grid) -> Result<Grid, ModelError> {
+        let squares = self.squares(grid)?;
+        Ok(if self.summary.is_some() { Grid { rows: 1, cols: 1 } } else { squares })
+    }
+
+    /// An image's squares of patches that become one row.
+    fn squares(&self, grid: Grid) -> Result<Grid, ModelError> {
         let sides = self.positions.filter(|p| p.stretch == Stretch::Sides);
         let most = sides.map_or(u32::MAX, |p| p.side);
         let whole = |n: u32| (1..=most).contains(&n) && n.is_multiple_of(self.merge);
@@ -95,7 +101,7 @@ impl VisionSpec {
     /// # Errors
     /// Those of [`Self::merged`].
     pub fn place(&self, grid: Grid) -> Result<Place, ModelError> {
-        let merged = self.merged(grid)?;
+        let merged = self.squares(grid)?;
         let (merge, window) = (self.merge, self.window.unwrap_or(u32::MAX));
         let run = merge * merge;
         let mut place = Place {
@@ -137,6 +143,9 @@ impl VisionSpec {
                     place.blocks.push([begin, begin + inside]);
                 }
             }
+        }
+        if self.summary.is_some() {
+            (place.outputs, place.merged) = (vec![0], vec![0]);
         }
         Ok(place)
     }

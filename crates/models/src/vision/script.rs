@@ -95,6 +95,16 @@ impl Script {
         }
     }
 
+    /// What stands around an image where no template writes it, as llama.cpp's server has it.
+    pub fn around(self) -> [&'static str; 2] {
+        match self {
+            Script::Plain("<|image_pad|>") => ["<|vision_start|>", "<|vision_end|>"],
+            Script::Plain("<|image|>") => ["<|begin_of_image|>", "<|end_of_image|>"],
+            Script::Plain("<|media_pad|>") => ["<|media_start|>", "<|media_end|>"],
+            _ => ["", ""],
+        }
+    }
+
     /// The token whose place each row takes.
     pub fn token(self) -> &'static str {
         match self {

@@ -65,6 +65,11 @@ class Answer:
         """What has come since the last call of a tool."""
         return "".join(self._said)
 
+    @property
+    def tokens(self):
+        """Tokens generated, and tokens of prompts, all rounds together: known when it is whole."""
+        return self._inner.tokens()
+
     def finish(self):
         """The whole text."""
         for _ in self:
@@ -184,6 +189,10 @@ class Model:
         """Most tokens of prompt and answer together."""
         return self._inner.context
 
+    def stats(self):
+        """Counts of what it does now ("running", "waiting") and has done since it was opened, as a dict."""
+        return self._inner.stats()
+
     def chat(self, system=None, **sampling):
         chat = Chat(self._inner.chat())
         if system is not None:
@@ -202,7 +211,7 @@ class Model:
             import numpy
         except ImportError:
             return vectors
-        return numpy.array(vectors, dtype=numpy.float32).reshape(len(vectors), -1)
+        return numpy.array(vectors, dtype=numpy.float32).reshape(len(vectors), self._inner.width)
 
     def rerank(self, query, documents):
         """How much each document has to do with a query."""

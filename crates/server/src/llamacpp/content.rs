@@ -3,9 +3,10 @@
 
 use serde_json::Value;
 
-use crate::ask::Prompt;
+use crate::ask::{Input, Prompt};
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes, list, text, wrong};
+use crate::images::{self, Image};
 use crate::openai::completion::ids;
 
 /// One prompt or several, at most `most`; `name` is the member's.
@@ -78,6 +79,39 @@ fn object(value: Value, path: &str, notes: &mut Notes) -> Result<Prompt, ApiErro
     Ok(prompt)
 }
 
+/// Stands in a text where an image comes.
+pub const MARK: &str = "<__media__>";
+
+/// Whether a prompt is an object with images.
+pub fn has_images(value: &Value) -> bool {
+    let data = value.get("multimodal_data").and_then(Value::as_array);
+    data.is_some_and(|data| !data.is_empty())
+}
+
+/// A text with a mark for each of its images, and these in base64.
+///
+/// # Errors
+/// 400 naming what is none, and for more or fewer marks.
+pub fn shown(value: Value, path: &str, notes: &mut Notes) -> Result<Input, ApiError> {
+    let mut fields = Fields::of(value, path)?;
+    let (said, data) = (fields.path("prompt_string"), fields.path("multimodal_data"));
+    let prompt = text(fields.require("prompt_string")?, &said)?;
+    let files = list(fields.require("multimodal_data")?, usize::MAX, &data)?;
+    let image = |(i, file)| {
+        let path = format!("{data}[{i}]");
+        let file = text(file, &path)?;
+        images::of_base64(path.clone(), &file, (None, &path))
+    };
+    let images: Vec<Image> = files.into_iter().enumerate().map(image).collect::<Result<_, _>>()?;
+    fields.finish(&[], notes)?;
+    let (marks, count) = (prompt.matches(MARK).count(), images.len());
+    if marks != count {
+        let message = format!("{said} has {marks} times {MARK}, for {count} images");
+        return Err(ApiError::bad(said, message));
+    }
+    Ok(Input::Shown { text: prompt, images })
+}
+
 fn text_part(part: Value, path: &str, notes: &mut Notes) -> Result<String, ApiError> {
     let mut fields = Fields::of(part, path)?;
     let kind = fields.path("type");
@@ -89,8 +123,8 @@ fn text_part(part: Value, path: &str, notes: &mut Notes) -> Result<String, ApiEr
     Ok(found)
 }
 
-const NO_MEDIA: &str = "prompts have no images, audio or video here; /v1/chat/completions takes images for \
-    models that see, whose templates say what stands around them";
+const NO_MEDIA: &str = "there are no images, audio or video here; for models that see /v1/chat/completions \
+    takes images, and /completion a prompt with prompt_string and multimodal_data";
 
 /// Refuses images and the like, unless there are none.
 ///

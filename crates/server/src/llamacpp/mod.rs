@@ -22,6 +22,8 @@ mod settings;
 pub mod state;
 pub mod tokens;
 
+pub use content::MARK;
+
 use serde_json::{Value, json};
 
 use crate::ask::Dialect;

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::content::{no_media, prompts_of};
-use crate::ask::{Ask, Found, Measure, Numbers, NumbersHead};
+use crate::ask::{Ask, Found, Item as Asked, Measure, Numbers, NumbersHead};
 use crate::config::Limits;
 use crate::error::ApiError;
 use crate::fields::{Fields, Ignored, Notes, Unsupported};
@@ -75,6 +75,7 @@ pub fn embed(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<A
         let items: Vec<Item> = rows.map(one).collect();
         serde_json::to_string(&items).unwrap_or_default() // (numbers always are JSON)
     };
+    let inputs = inputs.into_iter().map(Asked::Text).collect();
     let measure = Measure::Embed { inputs, dimensions: None };
     let ask = Numbers { model, measure, user: None, timeout };
     Ok(Ask::Numbers { ask, write: Box::new(write) })

@@ -4,7 +4,9 @@ use serde_json::{Value, json};
 
 use super::manner::IGNORED;
 use super::{options, told_name};
-use crate::ask::{Ask, Found, Generate, Input, Manner, Measure, Numbers, NumbersHead, Prompt};
+use crate::ask::{
+    Ask, Found, Generate, Input, Item, Manner, Measure, Numbers, NumbersHead, Prompt,
+};
 use crate::config::Limits;
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes};
@@ -34,6 +36,7 @@ pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<As
         let body = json!({ "model": model, "embeddings": found.rows, "prompt_eval_count": tokens });
         warned(body, head).to_string()
     });
+    let inputs = inputs.into_iter().map(Item::Text).collect();
     Ok(asked(model, Measure::Embed { inputs, dimensions }, write))
 }
 
@@ -52,7 +55,7 @@ pub fn read_one(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Resul
         let body = json!({ "embedding": found.rows.into_iter().next().unwrap_or_default() });
         warned(body, head).to_string()
     });
-    let inputs = vec![Prompt::Text(prompt)];
+    let inputs = vec![Item::Text(Prompt::Text(prompt))];
     Ok(asked(model, Measure::Embed { inputs, dimensions: None }, write))
 }
 

@@ -188,7 +188,7 @@ impl Reader<'_> {
         let kind = text(fields.require("type")?, &fields.path("type"))?;
         if kind == "image_url" && shows {
             let (value, of) = (fields.require("image_url")?, fields.path("image_url"));
-            let image = self.image(path, value, &of)?;
+            let image = image_of(path, value, &of, self.notes)?;
             self.mark(&mut fields)?;
             fields.finish(&[], self.notes)?;
             return Ok(Part::Image(image));
@@ -204,20 +204,6 @@ impl Reader<'_> {
         self.mark(&mut fields)?;
         fields.finish(&[], self.notes)?;
         Ok(Part::Text(text))
-    }
-
-    /// `image_url`: an object, or the address itself.
-    fn image(&mut self, path: &str, value: Value, of: &str) -> Result<Image, ApiError> {
-        let url = match value {
-            Value::String(url) => return images::of_url(path.to_owned(), &url, of),
-            value => {
-                let mut fields = Fields::of(value, of)?;
-                let url = text(fields.require("url")?, &fields.path("url"))?;
-                fields.finish(IMAGE_IGNORED, self.notes)?;
-                url
-            }
-        };
-        images::of_url(path.to_owned(), &url, &format!("{of}.url"))
     }
 
     /// `cache_control` of a message or a part: the prompt stays for the longest time marked.
@@ -238,6 +224,28 @@ impl Reader<'_> {
         fields.finish(&[], self.notes)?;
         Ok(found.texts().collect::<Vec<_>>().join("\n"))
     }
+}
+
+/// `image_url`: an object, or the address itself; `of` is where it stands.
+///
+/// # Errors
+/// 400 for what is no such thing.
+pub(super) fn image_of(
+    path: &str,
+    value: Value,
+    of: &str,
+    notes: &mut Notes,
+) -> Result<Image, ApiError> {
+    let url = match value {
+        Value::String(url) => return images::of_url(path.to_owned(), &url, of),
+        value => {
+            let mut fields = Fields::of(value, of)?;
+            let url = text(fields.require("url")?, &fields.path("url"))?;
+            fields.finish(IMAGE_IGNORED, notes)?;
+            url
+        }
+    };
+    images::of_url(path.to_owned(), &url, &format!("{of}.url"))
 }
 
 #[cfg(test)]

@@ -1,14 +1,18 @@
-//! Embedding requests: texts or tokens in, one vector each.
+//! Embedding requests: texts, tokens or images in, one vector each.
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use serde::Serialize;
 
-use super::completion::prompts_of;
+use serde_json::Value;
+
+use super::chat::image_of;
+use super::completion::{ids, prompts_of};
 use super::parameters::{IGNORED, timeout};
-use crate::ask::{Ask, Found, Measure, Numbers, NumbersHead};
+use crate::ask::{Ask, Found, Item as Asked, Measure, Numbers, NumbersHead, Prompt};
 use crate::config::Limits;
 use crate::error::ApiError;
-use crate::fields::{Fields, Notes};
+use crate::fields::{Fields, Notes, list, wrong};
+use crate::images;
 
 /// Reads an embedding request.
 ///
@@ -16,7 +20,7 @@ use crate::fields::{Fields, Notes};
 /// 400 of the request.
 pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<Ask, ApiError> {
     let model = fields.text("model")?;
-    let inputs = prompts_of(fields.require("input")?, limits.inputs, "input")?;
+    let inputs = inputs(&mut fields, limits, notes)?;
     let dimensions = fields.count("dimensions", 1..=u32::MAX)?;
     let base64 = match fields.text("encoding_format")?.as_deref() {
         None | Some("float") => false,
@@ -31,6 +35,85 @@ pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<As
     let measure = Measure::Embed { inputs, dimensions };
     let write = Box::new(move |head: &NumbersHead, found| body(head, found, base64));
     Ok(Ask::Numbers { ask: Numbers { model, measure, user, timeout }, write })
+}
+
+/// What becomes vectors: `input`, or vLLM's `messages`.
+fn inputs(fields: &mut Fields, limits: &Limits, notes: &mut Notes) -> Result<Vec<Asked>, ApiError> {
+    const KEY: &str = "input";
+    if let Some(messages) = fields.take("messages") {
+        if fields.has(KEY) {
+            return Err(ApiError::bad("messages", "input and messages: one of them at most"));
+        }
+        return Ok(vec![of_messages(messages, notes)?]);
+    }
+    match fields.require(KEY)? {
+        one @ Value::Object(_) => Ok(vec![item(one, KEY, notes)?]),
+        Value::Array(items) if items.iter().any(Value::is_object) => {
+            let items = list(Value::Array(items), limits.inputs, KEY)?;
+            let one = |(i, value)| match (value, format!("{KEY}[{i}]")) {
+                (Value::String(text), _) => Ok(Asked::Text(Prompt::Text(text))),
+                (Value::Array(tokens), path) => {
+                    Ok(Asked::Text(Prompt::Tokens(ids(tokens, &path)?)))
+                }
+                (value, path) => item(value, &path, notes),
+            };
+            items.into_iter().enumerate().map(one).collect()
+        }
+        value => {
+            let prompts = prompts_of(value, limits.inputs, KEY)?;
+            Ok(prompts.into_iter().map(Asked::Text).collect())
+        }
+    }
+}
+
+/// A text or an image: `{"text": …}` or `{"image": …}` as Jina has it, or a part of a message.
+fn item(value: Value, path: &str, notes: &mut Notes) -> Result<Asked, ApiError> {
+    const KINDS: [&str; 3] = ["text", "image", "image_url"];
+    let mut fields = Fields::of(value, path)?;
+    let kind = fields.text("type")?;
+    let held: Vec<&str> = KINDS.into_iter().filter(|name| fields.has(name)).collect();
+    let [name] = held[..] else {
+        let message = format!("{path} must hold one of {}: each is a vector", KINDS.join(", "));
+        return Err(ApiError::bad(path, message));
+    };
+    if let Some(other) = kind.filter(|kind| kind != name) {
+        let other = crate::fields::shown(&other);
+        let message = format!("{path} is of type {other:?}, and holds {name}");
+        return Err(ApiError::bad(fields.path("type"), message));
+    }
+    let (value, of) = (fields.require(name)?, fields.path(name));
+    let found = match (name, value) {
+        ("text", Value::String(text)) => Asked::Text(Prompt::Text(text)),
+        // (Its file in base64 needs no address.)
+        ("image", Value::String(data)) if !data.contains(':') => {
+            Asked::Image(images::of_base64(path.to_owned(), &data, (None, &of))?)
+        }
+        ("text", other) => return Err(wrong(&of, "a string", &other)),
+        (_, value) => Asked::Image(image_of(path, value, &of, notes)?),
+    };
+    fields.finish(&[], notes)?;
+    Ok(found)
+}
+
+/// vLLM's form: a message that is one text, or one image.
+fn of_messages(value: Value, notes: &mut Notes) -> Result<Asked, ApiError> {
+    let one = |list: Vec<Value>, path: &str| match <[Value; 1]>::try_from(list) {
+        Ok([only]) => Ok(only),
+        Err(list) => {
+            let message = format!("{path} has {} items: a vector is of one", list.len());
+            Err(ApiError::bad(path, message))
+        }
+    };
+    let message = one(list(value, usize::MAX, "messages")?, "messages")?;
+    let mut fields = Fields::of(message, "messages[0]")?;
+    fields.text("role")?;
+    let (content, path) = (fields.require("content")?, fields.path("content"));
+    fields.finish(&[], notes)?;
+    match content {
+        Value::String(text) => Ok(Asked::Text(Prompt::Text(text))),
+        Value::Array(parts) => item(one(parts, &path)?, &format!("{path}[0]"), notes),
+        other => Err(wrong(&path, "a string or an array of one part", &other)),
+    }
 }
 
 #[derive(Serialize)]
@@ -95,7 +178,54 @@ fn base64(numbers: &[f32]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    fn read_of(body: Value) -> Result<Vec<Asked>, ApiError> {
+        let mut fields = Fields::of(body, "")?;
+        inputs(&mut fields, &Limits::default(), &mut Notes::new(true))
+    }
+
+    #[test]
+    fn items_are_texts_or_images() {
+        let url = "data:image/png;base64,aGVsbG8=";
+        let text = Asked::Text(Prompt::Text("a".into()));
+        let said = |content: Value| json!({ "messages": [{ "role": "user", "content": content }] });
+        let part = json!({ "type": "image_url", "image_url": { "url": url } });
+        for (body, images, texts) in [
+            (json!({ "input": ["a", { "text": "a" }, [1, 2]] }), 0, 2),
+            (json!({ "input": { "image": url } }), 1, 0),
+            (json!({ "input": [{ "image": "aGVsbG8=" }, { "text": "a" }, part] }), 2, 1),
+            (said(json!("a")), 0, 1),
+            (said(json!([{ "type": "text", "text": "a" }])), 0, 1),
+            (said(json!([part])), 1, 0),
+        ] {
+            let found = read_of(body.clone()).expect("read");
+            let is_image = |item: &&Asked| matches!(item, Asked::Image(_));
+            assert_eq!(found.iter().filter(is_image).count(), images, "{body}");
+            assert_eq!(found.iter().filter(|item| **item == text).count(), texts, "{body}");
+        }
+        for (body, path) in [
+            (json!({ "input": [{}] }), "input[0]"),
+            (json!({ "input": [{ "text": "a", "image": url }] }), "input[0]"),
+            (json!({ "input": [{ "video": url }] }), "input[0]"),
+            (json!({ "input": [{ "image": "ftp://a" }] }), "input[0].image"),
+            (json!({ "input": [{ "image": "#" }] }), "input[0].image"),
+            (json!({ "input": [{ "text": 1 }] }), "input[0].text"),
+            (json!({ "input": [{ "type": "text", "image": url }] }), "input[0].type"),
+            (json!({ "input": [{ "text": "a", "task": "b" }] }), "input[0].task"),
+            (json!({ "input": [{ "text": "a" }, 1] }), "input[1]"),
+            (json!({ "messages": [] }), "messages"),
+            (json!({ "messages": [{ "content": ["a"] }] }), "messages[0].content[0]"),
+            (json!({ "messages": [{ "content": [] }] }), "messages[0].content"),
+            (json!({ "input": "a", "messages": [] }), "messages"),
+            (json!({}), "input"),
+        ] {
+            let error = read_of(body.clone()).expect_err("refused");
+            assert_eq!(error.param.as_deref(), Some(path), "{body}");
+        }
+    }
 
     #[test]
     fn floats_as_base64() {

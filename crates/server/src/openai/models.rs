@@ -47,6 +47,8 @@ fn entry(told: &Told) -> Value {
             entry["defaults"] = defaults(model);
             let seen: &[&str] = if Abilities::of(model).sees { &["image"] } else { &[] };
             entry["input_modalities"] = [&["text"], seen].concat().into();
+        } else if model.eyes.is_some() {
+            entry["input_modalities"] = json!(["text", "image"]);
         }
     }
     entry

@@ -92,11 +92,19 @@ fn outputs(all: &mut Vec<Field>) {
     fn _variants(output: &Output) {
         match output {
             Output::Logits { .. } | Output::Pooled { .. } | Output::Score { .. } => {}
-            Output::Hidden => {} // what the others are made of
+            Output::Projected { .. } | Output::Hidden => {} // (the second is what the others are made of)
         }
     }
     fields!(all, Output, Output::Logits { scale: ["output.scale"], softcap: ["output.softcap"] });
     fields!(all, Output, Output::Pooled { kind: ["output.pool"], normalise: ["output.normalise"] });
+    fields!(
+        all,
+        Output,
+        Output::Projected {
+            cols: ["output.projected.cols"],
+            frame: ["! what becomes of tokens before: tests of servers"],
+        }
+    );
     fields!(
         all,
         Output,

@@ -84,6 +84,7 @@ impl Core {
         if self.tier.as_ref().is_some_and(Tier::has_died) {
             tracing::error!("the cache on disk is off: its thread ended by a panic");
             self.tier = None;
+            self.tell_cache_anew();
             self.sched.note_runs(0);
             for restore in std::mem::take(&mut self.restores) {
                 self.end_restore(restore);

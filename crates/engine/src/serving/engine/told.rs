@@ -17,7 +17,9 @@ impl Core {
     pub(super) fn tell_cache_anew(&mut self) {
         let Some(feed) = &self.feed else { return };
         self.sched.note_changes(true); // (what was noted so far is in what is there)
-        feed.begin_anew(self.sched.cached_blocks());
+        let tier = self.tier.as_ref().filter(|tier| tier.is_told());
+        feed.begin_anew(self.sched.cached_blocks(), tier.is_some());
+        tier.iter().for_each(|tier| tier.tell(Some(Arc::clone(feed))));
     }
 
     /// Tells what changed since it was last told.
@@ -35,6 +37,7 @@ impl Core {
     pub(super) fn tell_cache_gone(&mut self) {
         let Some(feed) = self.feed.take() else { return };
         self.sched.note_changes(false);
-        feed.begin_anew(Default::default());
+        feed.begin_anew(Default::default(), false);
+        self.tier.iter().for_each(|tier| tier.tell(None));
     }
 }
