@@ -37,10 +37,10 @@ const fn steps(kind: Kind) -> usize {
     }
 }
 
-/// The magnitudes of a code book.
+/// The magnitudes of a code book; of other kinds, whose tables are of something else, nothing.
 const fn magnitudes(kind: Kind) -> [u8; 16] {
     let (table, mut magnitudes, mut i) = (kind.table(), [0; 16], 0);
-    while i < 8 {
+    while i < 8 && kind.is_book() {
         magnitudes[i] = table[i] - 128;
         i += 1;
     }
