@@ -1,5 +1,7 @@
 //! Blocks of 256 columns that are indices into sixteen values: the IQ formats.
 
+use crate::FormatId;
+
 /// One block, taken apart: w = (unit·scale)·table\[code\], every product exact in f32.
 pub(crate) struct Coded {
     /// Index of each column into the format's table.
@@ -45,6 +47,62 @@ impl Coded {
         let codes = e & 7 | (e & 0o70) << 5 | (e & 0o700) << 10 | (e & 0o7000) << 15;
         let signs = (n & 1) << 3 | (n & 2) << 10 | (n & 4) << 17 | (n & 8) << 24;
         self.codes[4 * run..4 * run + 4].copy_from_slice(&(codes | signs).to_le_bytes());
+    }
+}
+
+/// 32 columns of a block of indices into a code book of magnitudes, as they are stored.
+pub struct Indexed {
+    /// Bits of the f16 that scales are multiples of.
+    pub d: u16,
+    /// Entries of the code book: four of eight columns, or eight of four.
+    pub indices: [u16; 8],
+    /// Bit c: whether column c is negative.
+    pub signs: u32,
+    /// s of columns 0–15 and of columns 16–31: four bits.
+    pub scales: [u8; 2],
+}
+
+impl Indexed {
+    /// Takes columns 32·`b` .. of a block apart.
+    ///
+    /// # Panics
+    /// If the block is shorter, or its format has no magnitudes with signs.
+    pub fn read(format: FormatId, block: &[u8], b: usize) -> Indexed {
+        let byte = |at: usize| u16::from(block[at]);
+        let pair = |scales: u8| [scales & 15, scales >> 4];
+        let even = |r: usize, index: u32| u32::from(even_signs(index)) << (8 * r);
+        let all_even = |word: u32| (0..4).fold(0, |signs, r| signs | even(r, word >> (7 * r)));
+        let (indices, signs, scales): ([u16; 8], u32, [u8; 2]) = match format {
+            FormatId::IQ2_XXS => {
+                let word = word_at(block, 6 + 8 * b);
+                let indices = std::array::from_fn(|r| byte(2 + 8 * b + r % 4));
+                (indices, all_even(word), [(word >> 28) as u8; 2])
+            }
+            FormatId::IQ2_XS => {
+                let codes: [u16; 8] =
+                    std::array::from_fn(|r| half_at(block, 2 + 8 * b + 2 * (r % 4)));
+                let signs = (0..4).fold(0, |signs, r| signs | even(r, u32::from(codes[r] >> 9)));
+                (codes.map(|code| code & 511), signs, pair(block[66 + b]))
+            }
+            FormatId::IQ2_S => {
+                let high = |r: usize| (byte(66 + b) >> (2 * r) & 3) << 8;
+                let indices = std::array::from_fn(|r| byte(2 + 4 * b + r % 4) | high(r % 4));
+                (indices, word_at(block, 34 + 4 * b), pair(block[74 + b]))
+            }
+            FormatId::IQ3_XXS => {
+                let word = word_at(block, 66 + 4 * b);
+                let indices = std::array::from_fn(|r| byte(2 + 8 * b + r));
+                (indices, all_even(word), [(word >> 28) as u8; 2])
+            }
+            FormatId::IQ3_S => {
+                let high = |r: usize| (byte(66 + b) >> r & 1) << 8;
+                let indices = std::array::from_fn(|r| byte(2 + 8 * b + r) | high(r));
+                let scale = block[106 + b / 2] >> (4 * (b % 2)) & 15;
+                (indices, word_at(block, 74 + 4 * b), [scale; 2])
+            }
+            other => unreachable!("{other} has no magnitudes with signs"),
+        };
+        Indexed { d: half_at(block, 0), indices, signs, scales }
     }
 }
 

@@ -2,11 +2,10 @@
 //! weights out from.
 
 use crate::coded::Coded;
-use crate::nvfp4::half_of_ue4m3;
+pub use crate::coded::Indexed;
+use crate::nvfp4::e4m3_of_ue4m3;
 use crate::{FormatId, MXFP4_VALUES_DOUBLED, scale_and_min};
-use crate::{
-    grids, iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs, iq4_nl, iq4_xs, q3_k, tq1_0, tq2_0,
-};
+use crate::{grids, iq1_m, iq1_s, iq2_xxs, iq3_s, iq3_xxs, iq4_nl, iq4_xs, q3_k, tq1_0, tq2_0};
 
 /// What the codes of a format stand for where they are indices; no meaning for other formats.
 pub const fn code_values(format: FormatId) -> &'static [i8; 16] {
@@ -42,7 +41,7 @@ pub struct Fields {
     pub d: u16,
     /// f16 bits of the block minimum (or of the scale of the minima).
     pub m: u16,
-    /// Sub-block scales: 8 of 32 columns, or 16 of 16 columns.
+    /// Sub-block scales: 8 of 32 columns, or 16 of 16 columns (four e4m3 bytes of nvfp4).
     pub sub_scales: [u8; 16],
     /// Sub-block minima: 8 of 32 columns, or 16 of 16 columns.
     pub sub_mins: [u8; 16],
@@ -61,7 +60,7 @@ impl Fields {
         floats: [0.0; 4],
     };
 
-    /// Takes one stored block apart. `block` is exactly one block of a format of codes.
+    /// Takes one stored block apart. `block` is exactly one block of a format of codes, and not of those of [`Indexed`].
     ///
     /// # Panics
     /// If the block is shorter, or the format has no codes.
@@ -105,11 +104,6 @@ impl Fields {
             FormatId::Q3_K => self.read_super3(block),
             FormatId::IQ1_S => self.read_coded(&iq1_s::read(block)),
             FormatId::IQ1_M => self.read_coded(&iq1_m::read(block)),
-            FormatId::IQ2_XXS => self.read_coded(&iq2_xxs::read(block)),
-            FormatId::IQ2_XS => self.read_coded(&iq2_xs::read(block)),
-            FormatId::IQ2_S => self.read_coded(&iq2_s::read(block)),
-            FormatId::IQ3_XXS => self.read_coded(&iq3_xxs::read(block)),
-            FormatId::IQ3_S => self.read_coded(&iq3_s::read(block)),
             FormatId::IQ4_XS => self.read_coded(&iq4_xs::read(block)),
             _ => self.read_other(format, block),
         }
@@ -125,7 +119,7 @@ impl Fields {
                 self.read_ternary(half(64), &std::array::from_fn(|c| tq2_0::code(block, c)));
             }
             FormatId::NVFP4 => {
-                self.floats = std::array::from_fn(|s| half_of_ue4m3(block[s]));
+                (0..4).for_each(|s| self.sub_scales[s] = e4m3_of_ue4m3(block[s]));
                 for (b, codes) in self.codes[..2].iter_mut().enumerate() {
                     *codes = std::array::from_fn(|g| {
                         let (sub, in_sub) = (2 * b + g / 4, g % 4);

@@ -32,8 +32,11 @@ fn decode(block: &[u8; 36], out: &mut [f32; 64]) {
 /// 0x7f, is 0, as in ggml.
 #[inline]
 pub(crate) const fn half_of_ue4m3(bits: u8) -> f32 {
-    if bits == 0x7f {
-        return 0.0;
-    }
-    0.5 * e4m3_to_f32(bits & 0x7f)
+    0.5 * e4m3_to_f32(e4m3_of_ue4m3(bits))
+}
+
+/// The e4m3 byte of the same value.
+#[inline]
+pub(crate) const fn e4m3_of_ue4m3(bits: u8) -> u8 {
+    if bits == 0x7f { 0 } else { bits & 0x7f }
 }

@@ -26,7 +26,9 @@ const L2_BYTES: usize = 1 << 20;
 /// Whether a job is one for tiles.
 pub(super) fn is_worth(job: &LinearJob<'_>) -> bool {
     let kind = Kind::of(&job.spec);
-    job.encoding.is_bytes() && job.tokens >= WORTH_FROM && !kind.is_coded() && !kind.is_flat()
+    let of_bits = kind.is_of_bits() && kind != Kind::Ternary;
+    let other = kind.is_coded() || of_bits || kind.is_flat();
+    job.encoding.is_bytes() && job.tokens >= WORTH_FROM && !other
 }
 
 /// Computes a job of the int8 encoding.
@@ -46,6 +48,7 @@ pub(super) unsafe fn linear(job: &LinearJob<'_>, scratch: &mut [Line]) {
             PanelLayout::Super5 => run::<kind::Super5>(job, scratch),
             PanelLayout::Super6 => run::<kind::Super6>(job, scratch),
             PanelLayout::Table4 => run::<kind::Table4>(job, scratch),
+            PanelLayout::Ternary => run::<kind::Ternary>(job, scratch),
             _ => unreachable!("not worth it, as asked before"),
         }
     }

@@ -57,8 +57,10 @@ unsafe fn run<V: Tiles, K: OfKind>(job: &LinearJob<'_>, scratch: &mut [Line]) {
         return unsafe { run_few::<V, K>(job) };
     }
     let panels = V::BYTE_TILE.0;
-    let full = const { !K::KIND.expanded(V::EXPANDS).is_wide() };
-    let wide = !full && (const { K::KIND.is_coded() } || job.tokens >= V::EXPAND_FROM);
+    let expanded =
+        const { K::KIND.is_coded() } || job.tokens >= const { expand_from::<V>(K::KIND) };
+    let wide = expanded && const { K::KIND.expanded(V::EXPANDS).is_wide() };
+    let full = expanded && !wide;
     for tokens in parts(V::ISA, &job.spec, job.encoding, 0..job.tokens) {
         let tile = ByteTile::new(job, 0, None);
         let lines = if wide { residuals::scratch_lines(tokens.len(), tile.blocks) } else { 0 };
@@ -85,6 +87,11 @@ unsafe fn run<V: Tiles, K: OfKind>(job: &LinearJob<'_>, scratch: &mut [Line]) {
             }
         }
     }
+}
+
+/// Tokens from which on expanding panels of a kind pays: entries of code books are dear to take apart.
+const fn expand_from<V: Tiles>(kind: Kind) -> usize {
+    if kind.is_book() && V::EXPAND_FROM > 5 { 5 } else { V::EXPAND_FROM }
 }
 
 /// Few tokens on packed panels, each with one from the other half of them: a core reads two streams of memory
@@ -453,7 +460,9 @@ unsafe fn start<V: Tiles, K: OfKind, const W: usize, const C: usize>(
         if !const { K::KIND.has_min() } {
             for c in 0..C {
                 let from = match K::KIND {
-                    Kind::FullHalves => V::int(half_start::<V>(t, line, c, half)),
+                    Kind::FullHalves | Kind::Super3 | Kind::Iq2Xs | Kind::Iq2S => {
+                        V::int(half_start::<V>(t, line, c, half))
+                    }
                     _ => V::int(word::<V>(t, line, c, t.start + half)),
                 };
                 for sums in &mut sums {
@@ -558,7 +567,7 @@ pub(super) unsafe fn unpack<V: Tiles, K: OfKind, const STEP: usize>(
     const TABLE: [u8; 16] = [16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4];
     // SAFETY: the block's planes are inside the panel.
     unsafe {
-        if const { K::KIND.is_coded() } {
+        if const { K::KIND.is_coded() || K::KIND.is_of_bits() } {
             return coded::unpack::<V, K, STEP>(codes);
         }
         if const { K::KIND.sizes().low == 512 } {
@@ -606,7 +615,8 @@ pub(super) unsafe fn scale_and_min<V: Tiles, K: OfKind, const HALF: usize>(
     // SAFETY: the group's scales are inside the panel.
     unsafe {
         let expanded = const { K::KIND.is_expanded_whole() };
-        if const { K::KIND.is_coded() || K::KIND.is_flat() } || expanded {
+        let coded = const { K::KIND.is_coded() || K::KIND.is_of_bits() || K::KIND.is_flat() };
+        if coded || expanded {
             return coded::scale_and_min::<V, K, HALF>(scales, b);
         }
         let none = V::float(V::same(0));

@@ -1,6 +1,7 @@
-//! Kinds whose codes are taken apart before any product: 2- and 3-bit codes, tables of sixteen
-//! values; the scales of flat ones, and of codes of floats.
+//! Kinds whose codes are taken apart before any product: tables of sixteen values; those of 2- and 3-bit codes, which few
+//! tokens take apart themselves; the scales of flat ones, and of codes of floats.
 
+use super::books;
 use super::kind::{Kind, OfKind};
 use crate::simd::Vector;
 
@@ -8,8 +9,8 @@ use crate::simd::Vector;
 macro_rules! with_kind {
     ($kind:expr, $name:ident => $run:expr) => {
         with_kind!($kind, $name => $run, [
-            Super2 Super3 HalfTable FloatTable16 Flat4 Flat4x64 Flat4x128 Flat8 Flat8x64 Flat8x128
-            TableIq1 TableIq2 TableIq3Xxs TableIq3S TableIq4 Table16Iq1 Table16Iq2
+            Super2 Super3 HalfTable Nvfp4 FloatTable16 Flat4 Flat4x64 Flat4x128 Flat8 Flat8x64 Flat8x128
+            TableIq1 TableIq4 Table16Iq1 Ternary Iq2Xxs Iq2Xs Iq2S Iq3Xxs Iq3S
         ])
     };
     ($kind:expr, $name:ident => $run:expr, [$($of:ident)+]) => {
@@ -34,10 +35,19 @@ pub(super) unsafe fn unpack<V: Vector, K: OfKind, const STEP: usize>(
 ) -> [V::Int; 2] {
     /// Codes 0–7 raised by 124.
     const THREE_BITS: [u8; 16] = [124, 125, 126, 127, 128, 129, 130, 131, 0, 0, 0, 0, 0, 0, 0, 0];
+    /// Codes 0–3 raised by 7.
+    const TERNARY: [u8; 16] = [7, 8, 9, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     // SAFETY: the block's planes are inside the panel.
     unsafe {
         match K::KIND {
             Kind::Super2 => two_bits::<V, STEP>(codes),
+            Kind::Ternary => {
+                let [low, high] = two_bits::<V, STEP>(codes);
+                [V::look_up(low, &TERNARY), V::look_up(high, &TERNARY)]
+            }
+            _ if const { K::KIND.is_book() } => {
+                books::values::<V, K, STEP>(codes, books::signs::<V, K>(codes))
+            }
             Kind::Super3 => {
                 let [low, high] = three_bits::<V, STEP>(codes);
                 [V::look_up(low, &THREE_BITS), V::look_up(high, &THREE_BITS)]
@@ -66,21 +76,26 @@ pub(super) unsafe fn unpack<V: Vector, K: OfKind, const STEP: usize>(
 pub(super) unsafe fn three_bits<V: Vector, const STEP: usize>(codes: *const u8) -> [V::Int; 2] {
     // SAFETY: the block's planes are inside the panel.
     unsafe {
-        let [low, high] = two_bits::<V, STEP>(codes);
-        let plane = V::load(codes.add(128));
-        let [a, b] = match STEP {
-            0 => [V::left::<2>(plane), V::left::<1>(plane)],
-            1 => [plane, V::right::<1>(plane)],
-            2 => [V::right::<2>(plane), V::right::<3>(plane)],
-            _ => [V::right::<4>(plane), V::right::<5>(plane)],
-        };
-        [V::with_bits(low, a, 4), V::with_bits(high, b, 4)]
+        let vector = |i: usize| V::load(codes.add(64 * i));
+        let top = |i: usize| V::mask(V::right::<6>(vector(i)), 3);
+        match STEP {
+            0 => [V::mask(vector(0), 7), V::mask(V::right::<3>(vector(0)), 7)],
+            1 => [V::mask(vector(1), 7), V::with_bits(top(0), V::right::<4>(vector(2)), 4)],
+            2 => [V::mask(V::right::<3>(vector(1)), 7), V::mask(vector(2), 7)],
+            _ => {
+                let last = V::with_bits(top(1), V::right::<5>(vector(2)), 4);
+                [V::mask(V::right::<3>(vector(2)), 7), last]
+            }
+        }
     }
 }
 
 /// Two bits of each of columns 8·STEP .. +8.
+///
+/// # Safety
+/// As [`unpack`].
 #[inline(always)]
-unsafe fn two_bits<V: Vector, const STEP: usize>(codes: *const u8) -> [V::Int; 2] {
+pub(super) unsafe fn two_bits<V: Vector, const STEP: usize>(codes: *const u8) -> [V::Int; 2] {
     // SAFETY: as the caller.
     unsafe {
         let plane = V::load(codes.add(64 * (STEP / 2)));
@@ -107,23 +122,34 @@ pub(super) unsafe fn scale_and_min<V: Vector, K: OfKind, const HALF: usize>(
         let none = V::float(V::same(0));
         match K::KIND {
             Super2 => {
-                let scale = V::unsigned(scales.add(64 + 32 * b + 16 * HALF));
-                let min = V::unsigned(scales.add(320 + 32 * b + 16 * HALF));
-                let min = V::mul(V::f16s(scales.add(32)), min);
+                let of_block = scales.add(64 + 32 * b + 8 * HALF);
+                let scale = V::to_float(V::fours(of_block));
+                let min = V::mul(V::f16s(scales.add(32)), V::to_float(V::fours(of_block.add(16))));
                 let min = V::sub(V::float(V::same((-0.0_f32).to_bits() as i32)), min);
                 (V::mul(V::f16s(scales), scale), min)
             }
             Super3 => {
-                let scale = V::signed(scales.add(64 + 32 * b + 16 * HALF));
-                (V::mul(full(0), scale), none)
+                let of_block = scales.add(32 + 24 * b);
+                let low = V::lanes(of_block);
+                let six = match HALF {
+                    0 => V::mask(low, 63),
+                    _ => {
+                        let high = V::left::<2>(V::fours(of_block.add(16)));
+                        V::with_bits(V::right::<6>(low), high, 60)
+                    }
+                };
+                let scale = V::to_float(V::plus32(six, V::int(V::same(-32))));
+                (V::mul(V::f16s(scales), scale), none)
             }
-            TableIq1 | TableIq2 | TableIq3Xxs | TableIq3S | TableIq4 => {
-                (V::mul(full(0), V::signed(scales.add(64 + 16 * b))), none)
-            }
-            Table16Iq1 | Table16Iq2 => {
-                (V::mul(full(0), V::signed(scales.add(64 + 32 * b + 16 * HALF))), none)
-            }
+            Ternary => (V::f16s(scales), none),
+            Iq2Xxs | Iq2Xs | Iq2S | Iq3Xxs | Iq3S => (books::scale::<V, K, HALF>(scales, b), none),
+            TableIq1 | TableIq4 => (V::mul(full(0), V::signed(scales.add(64 + 16 * b))), none),
+            Table16Iq1 => (V::mul(full(0), V::signed(scales.add(64 + 32 * b + 16 * HALF))), none),
             HalfTable => (V::f16s(scales.add(32 * b)), none),
+            Nvfp4 => {
+                let half = V::float(V::same((0.5 * V::E4M3_UNIT).to_bits() as i32));
+                (V::mul(V::e4m3(V::lanes(scales.add(16 * HALF)), 0), half), none)
+            }
             FloatTable16 => (full(64 * HALF), none),
             Float8 => {
                 let unit = V::float(V::same(V::E4M3_UNIT.to_bits() as i32));

@@ -106,6 +106,7 @@ const fn is_coarse(layout: PanelLayout) -> bool {
         Zero4
             | Table4
             | HalfTable
+            | Nvfp4
             | FloatTable16
             | Flat4
             | Flat4x64
@@ -113,6 +114,12 @@ const fn is_coarse(layout: PanelLayout) -> bool {
             | Super2
             | Super3
             | Super4
+            | Ternary
+            | Iq2Xxs
+            | Iq2Xs
+            | Iq2S
+            | Iq3Xxs
+            | Iq3S
             | SuperTable
             | SuperTable16
     )

@@ -43,6 +43,7 @@ kinds! {
     Super6
     Table4
     HalfTable
+    Nvfp4
     FloatTable16
     Flat4
     Flat4x64
@@ -58,14 +59,16 @@ kinds! {
     LookupNf4
     LookupFp4
     /// Super tables, a kind for each table.
+    Ternary
+    Iq2Xxs
+    Iq2Xs
+    Iq2S
+    Iq3Xxs
+    Iq3S
     TableIq1
-    TableIq2
-    TableIq3Xxs
-    TableIq3S
     TableIq4
     /// The same with scales of 16 columns.
     Table16Iq1
-    Table16Iq2
     /// Coded kinds with two scales in bytes, panel after panel: zero point 128, f32 scale per 16 columns.
     FullHalves
     /// f32 scale and minimum per 16 columns.
@@ -122,12 +125,14 @@ impl Kind {
     pub fn of(spec: &PanelSpec) -> Kind {
         match (spec.layout(), spec.format()) {
             (PanelLayout::SuperTable, FormatId::IQ1_S) => Kind::TableIq1,
-            (PanelLayout::SuperTable, FormatId::IQ2_XXS) => Kind::TableIq2,
-            (PanelLayout::SuperTable, FormatId::IQ3_XXS) => Kind::TableIq3Xxs,
-            (PanelLayout::SuperTable, FormatId::IQ3_S) => Kind::TableIq3S,
             (PanelLayout::SuperTable, _) => Kind::TableIq4,
-            (PanelLayout::SuperTable16, FormatId::IQ1_M) => Kind::Table16Iq1,
-            (PanelLayout::SuperTable16, _) => Kind::Table16Iq2,
+            (PanelLayout::SuperTable16, _) => Kind::Table16Iq1,
+            (PanelLayout::Ternary, _) => Kind::Ternary,
+            (PanelLayout::Iq2Xxs, _) => Kind::Iq2Xxs,
+            (PanelLayout::Iq2Xs, _) => Kind::Iq2Xs,
+            (PanelLayout::Iq2S, _) => Kind::Iq2S,
+            (PanelLayout::Iq3Xxs, _) => Kind::Iq3Xxs,
+            (PanelLayout::Iq3S, _) => Kind::Iq3S,
             (PanelLayout::Lookup4, FormatId::NF4_64) => Kind::LookupNf4,
             (PanelLayout::Lookup4, _) => Kind::LookupFp4,
             (PanelLayout::Zero4, _) => Kind::Zero4,
@@ -142,6 +147,7 @@ impl Kind {
             (PanelLayout::Super6, _) => Kind::Super6,
             (PanelLayout::Table4, _) => Kind::Table4,
             (PanelLayout::HalfTable, _) => Kind::HalfTable,
+            (PanelLayout::Nvfp4, _) => Kind::Nvfp4,
             (PanelLayout::FloatTable16, _) => Kind::FloatTable16,
             (PanelLayout::Flat4, _) => Kind::Flat4,
             (PanelLayout::Flat4x64, _) => Kind::Flat4x64,
@@ -172,6 +178,7 @@ impl Kind {
             Kind::Super6 => PanelLayout::Super6,
             Kind::Table4 => PanelLayout::Table4,
             Kind::HalfTable => PanelLayout::HalfTable,
+            Kind::Nvfp4 => PanelLayout::Nvfp4,
             Kind::FloatTable16 => PanelLayout::FloatTable16,
             Kind::Flat4 => PanelLayout::Flat4,
             Kind::Flat4x64 => PanelLayout::Flat4x64,
@@ -181,12 +188,14 @@ impl Kind {
             Kind::Flat8x128 => PanelLayout::Flat8x128,
             Kind::Float8 => PanelLayout::Float8,
             Kind::LookupNf4 | Kind::LookupFp4 => PanelLayout::Lookup4,
-            Kind::TableIq1
-            | Kind::TableIq2
-            | Kind::TableIq3Xxs
-            | Kind::TableIq3S
-            | Kind::TableIq4 => PanelLayout::SuperTable,
-            Kind::Table16Iq1 | Kind::Table16Iq2 => PanelLayout::SuperTable16,
+            Kind::Ternary => PanelLayout::Ternary,
+            Kind::Iq2Xxs => PanelLayout::Iq2Xxs,
+            Kind::Iq2Xs => PanelLayout::Iq2Xs,
+            Kind::Iq2S => PanelLayout::Iq2S,
+            Kind::Iq3Xxs => PanelLayout::Iq3Xxs,
+            Kind::Iq3S => PanelLayout::Iq3S,
+            Kind::TableIq1 | Kind::TableIq4 => PanelLayout::SuperTable,
+            Kind::Table16Iq1 => PanelLayout::SuperTable16,
             Kind::Bf16 | Kind::Pairs => PanelLayout::Bf16,
             Kind::F16 => PanelLayout::F16,
             Kind::F32 => PanelLayout::F32,
@@ -215,10 +224,10 @@ impl Kind {
     pub const fn table(self) -> &'static [u8; 16] {
         crate::panel::table(match self {
             Kind::TableIq1 | Kind::Table16Iq1 => FormatId::IQ1_S,
-            Kind::TableIq3Xxs => FormatId::IQ3_XXS,
-            Kind::TableIq3S => FormatId::IQ3_S,
+            Kind::Iq3Xxs => FormatId::IQ3_XXS,
+            Kind::Iq3S => FormatId::IQ3_S,
             Kind::TableIq4 | Kind::HalfTable => FormatId::IQ4_XS,
-            Kind::FloatTable16 => FormatId::NVFP4,
+            Kind::Nvfp4 | Kind::FloatTable16 => FormatId::NVFP4,
             _ => FormatId::IQ2_XXS,
         })
     }
@@ -236,22 +245,31 @@ impl Kind {
         matches!(self, Kind::Float8 | Kind::LookupNf4 | Kind::LookupFp4)
     }
 
+    /// Whether codes have at most three bits, or are entries of a code book: tiles of few tokens take them apart.
+    pub const fn is_of_bits(self) -> bool {
+        matches!(self, Kind::Super2 | Kind::Super3 | Kind::Ternary) || self.is_book()
+    }
+
+    /// Whether codes are entries of a code book of magnitudes, beside signs.
+    pub const fn is_book(self) -> bool {
+        match self.layout() {
+            Some(layout) => layout.is_book(),
+            None => false,
+        }
+    }
+
     /// Whether a kind is expanded whatever the number of tokens.
     pub const fn is_coded(self) -> bool {
-        let of_bits = matches!(self, Kind::Super2 | Kind::Super3);
         let of_tables = matches!(
             self,
             Kind::HalfTable
+                | Kind::Nvfp4
                 | Kind::FloatTable16
                 | Kind::TableIq1
-                | Kind::TableIq2
-                | Kind::TableIq3Xxs
-                | Kind::TableIq3S
                 | Kind::TableIq4
                 | Kind::Table16Iq1
-                | Kind::Table16Iq2
         );
-        of_bits || of_tables || self.is_float_code()
+        of_tables || self.is_float_code()
     }
 
     /// Whether codes are stored as they are, beside an f32 scale and minimum.
@@ -268,6 +286,7 @@ impl Kind {
         matches!(
             self,
             Kind::Zero4
+                | Kind::Ternary
                 | Kind::Min4
                 | Kind::Super4
                 | Kind::Flat4
@@ -383,7 +402,8 @@ impl Kind {
 
     /// What a kind expands to.
     pub const fn expanded(self, how: Expands) -> Kind {
-        match (self.is_coded(), self.is_full(), how) {
+        let taken_apart = self.is_of_bits() && !self.is_narrow();
+        match (self.is_coded() || taken_apart, self.is_full(), how) {
             (true, _, Expands::Signs) | (_, true, Expands::Signs) => self.signs(),
             (true, _, Expands::Bytes) if self.has_halves() => self.full(),
             _ => self.wide(),

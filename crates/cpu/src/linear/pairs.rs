@@ -4,7 +4,8 @@
 //! `vpmaddubsw` adds two products in 16 bits. Those of codes below 64 are added up in 16 bits for
 //! as long as they cannot overflow, 2·127·code a time, and then widened at once by `vpmaddwd`: two
 //! instructions for 32 products instead of three. Full bytes lose their zero point of 128 first; the
-//! product is then |w|·(a with the sign of w), whose pairs just fit: 2·128·127.
+//! product is then |w|·(a with the sign of w), whose pairs just fit: 2·128·127. Entries of code books are magnitudes and
+//! signs to begin with.
 
 #![allow(clippy::needless_range_loop)] // tiles are indexed by token and half a panel
 
@@ -14,10 +15,11 @@ use std::sync::atomic::{Ordering, compiler_fence};
 
 use super::Line;
 use super::bytes::{self, PREFETCH};
-use super::encode::{BIAS, SCALE, SCALE_BIAS, SUM, residual_lines, start_word};
+use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, residual_lines, start_word};
 use super::kind::{Kind, OfKind};
 use super::tiles::ByteTile;
 use super::walk::Walk;
+use super::{books, coded};
 use crate::simd::{Avx2, Vector};
 
 /// The instruction set of this file: what is packed is taken apart as there.
@@ -27,11 +29,22 @@ type V = Avx2<false>;
 const fn steps(kind: Kind) -> usize {
     use Kind::*;
     match kind {
-        _ if kind.is_narrow() => 8,
+        Iq2Xxs | Iq2Xs | Iq2S | Iq3Xxs => 2,
+        _ if kind.is_narrow() || kind.is_of_bits() => 8,
         Zero5 | Min5 | Super5 | Table4 => 4,
         Super6 => 2,
         _ => 1,
     }
+}
+
+/// The magnitudes of a code book; of other kinds, whose tables are of something else, nothing.
+const fn magnitudes(kind: Kind) -> [u8; 16] {
+    let (table, mut magnitudes, mut i) = (kind.table(), [0; 16], 0);
+    while i < 8 && kind.is_book() {
+        magnitudes[i] = table[i] - 128;
+        i += 1;
+    }
+    magnitudes
 }
 
 /// How far ahead a tile of so many panels prefetches codes of this kind, in bytes: measured on Zen 3
@@ -107,9 +120,13 @@ unsafe fn add_block<K: OfKind, const C: usize, const N: usize>(
     unsafe {
         let halves = const { K::KIND.has_halves() };
         let lines = Lines { first: line, tokens: t.lines, second: residual_lines(t.blocks) };
+        let signs = match const { K::KIND.is_book() } {
+            true => books::signs::<V, K>(codes),
+            false => V::int(V::same(0)),
+        };
         let mut sums = Sums::<N>::NEW;
-        sums.add::<K, 0, C>(codes, &lines);
-        sums.add::<K, 1, C>(codes, &lines);
+        sums.add::<K, 0, C>(codes, signs, &lines);
+        sums.add::<K, 1, C>(codes, signs, &lines);
         let mut first = Sums::<N>::NEW;
         if halves {
             std::mem::swap(&mut first, &mut sums);
@@ -117,8 +134,8 @@ unsafe fn add_block<K: OfKind, const C: usize, const N: usize>(
                 first.scale::<K, 0, C>(t, scales, b, &lines, 0, acc[0]);
             }
         }
-        sums.add::<K, 2, C>(codes, &lines);
-        sums.add::<K, 3, C>(codes, &lines);
+        sums.add::<K, 2, C>(codes, signs, &lines);
+        sums.add::<K, 3, C>(codes, signs, &lines);
         for second in 0..N / C {
             if halves && N > C {
                 first.scale::<K, 0, C>(t, scales, b, &lines, second, acc[second]);
@@ -163,11 +180,12 @@ impl<const N: usize> Sums<N> {
     // SAFETY: zeros are vectors.
     const NEW: Self = unsafe { std::mem::zeroed() };
 
-    /// Adds 8 columns, `STEP` of the block.
+    /// Adds 8 columns, `STEP` of the block; `signs` are those of the block where there is a code book.
     #[inline(always)]
     unsafe fn add<K: OfKind, const STEP: usize, const C: usize>(
         &mut self,
         codes: *const u8,
+        signs: [__m256i; 2],
         lines: &Lines,
     ) {
         // SAFETY: as the caller.
@@ -176,6 +194,10 @@ impl<const N: usize> Sums<N> {
             compiler_fence(Ordering::SeqCst);
             let unpacked = match bytes {
                 true => [V::int(V::same(0)); 2],
+                // Codes below 8, with a zero point of 4.
+                false if matches!(K::KIND, Kind::Super3) => coded::three_bits::<V, STEP>(codes),
+                false if matches!(K::KIND, Kind::Ternary) => coded::two_bits::<V, STEP>(codes),
+                false if const { K::KIND.is_book() } => books::magnitudes::<V, K, STEP>(codes),
                 false => bytes::unpack::<V, K, STEP>(codes),
             };
             for half in 0..2 {
@@ -183,13 +205,28 @@ impl<const N: usize> Sums<N> {
                 compiler_fence(Ordering::SeqCst);
                 let q = match bytes {
                     true => V::load(codes.add(128 * STEP + 64 * half)),
+                    false if const { K::KIND.is_book() } => {
+                        V::look_up(unpacked[half], const { &magnitudes(K::KIND) })
+                    }
                     false => unpacked[half],
+                };
+                // Not zero, and negative where the weight is.
+                let signs = match const { K::KIND.is_book() } {
+                    true => {
+                        let top = V::left_by(signs, (7 - STEP - 4 * half) as u32);
+                        let one = _mm256_set1_epi8(1);
+                        [_mm256_or_si256(top[0], one), _mm256_or_si256(top[1], one)]
+                    }
+                    false => signs,
                 };
                 for n in 0..N {
                     let a = lines.word::<C>(n, 2 * STEP + half);
                     for i in 0..2 {
                         let pairs = match const { K::KIND.is_full() } {
                             true => full_pairs(q[i], a),
+                            false if const { K::KIND.is_book() } => {
+                                _mm256_maddubs_epi16(q[i], _mm256_sign_epi8(a, signs[i]))
+                            }
                             false => _mm256_maddubs_epi16(q[i], a),
                         };
                         self.pairs[n][i] = match self.held {
@@ -255,7 +292,10 @@ impl<const N: usize> Sums<N> {
                 let bias = V::float(lines.word::<C>(n, SCALE_BIAS));
                 let product = V::fma_same(biased, lines.word::<C>(n, SCALE), bias);
                 *acc = V::fma(product, scale, *acc);
-                if const { K::KIND.has_min() } {
+                if const { K::KIND.has_min() && K::KIND.has_halves() } {
+                    let sum = half_sum::<HALF, C>(lines, n);
+                    *acc = V::fma_same(min, _mm256_castps_si256(sum), *acc);
+                } else if const { K::KIND.has_min() } {
                     *acc = V::fma_same(min, lines.word::<C>(n, SUM), *acc);
                 }
             }
@@ -282,6 +322,17 @@ unsafe fn full_pairs(codes: __m256i, a: __m256i) -> __m256i {
     }
 }
 
+/// s·f32(Σa) of half `HALF` of a block, in all lanes: [`bytes::half_sum`].
+#[inline(always)]
+unsafe fn half_sum<const HALF: usize, const C: usize>(lines: &Lines, n: usize) -> __m256 {
+    // SAFETY: as the caller.
+    unsafe {
+        let word = |word| _mm256_castsi256_ps(lines.word::<C>(n, word));
+        let sum = _mm256_fmadd_ps(word(HALF_SUM + HALF), word(SCALE), word(SCALE_BIAS));
+        _mm256_mul_ps(sum, _mm256_set1_ps(-1.0 / 32.0))
+    }
+}
+
 /// What is added to the sums of a block, or of half `HALF` of it: the bits of 1.5·2²³, less what the
 /// zero point adds. Full bytes have lost 128 already, with or without a zero point.
 #[inline(always)]
@@ -292,6 +343,19 @@ unsafe fn start<K: OfKind, const HALF: usize, const C: usize>(
 ) -> __m256i {
     // SAFETY: as the caller.
     unsafe {
+        if const { K::KIND.is_book() } {
+            return V::same(BIAS);
+        }
+        if matches!(K::KIND, Kind::Ternary) {
+            // B − Σa from B − 8·Σa.
+            let sum = _mm256_sub_epi32(lines.word::<C>(n, t.start), V::same(BIAS));
+            return _mm256_add_epi32(_mm256_srai_epi32::<3>(sum), V::same(BIAS));
+        }
+        if matches!(K::KIND, Kind::Super3) {
+            // B − 4·Σa from B − 32·Σa.
+            let sum = _mm256_sub_epi32(lines.word::<C>(n, HALF_SUM + HALF), V::same(BIAS));
+            return _mm256_add_epi32(_mm256_srai_epi32::<3>(sum), V::same(BIAS));
+        }
         match const { (K::KIND.is_full(), K::KIND.has_min(), K::KIND.has_halves()) } {
             (false, true, _) | (true, false, _) => V::same(BIAS),
             (false, false, halves) => lines.word::<C>(n, t.start + if halves { HALF } else { 0 }),

@@ -29,12 +29,26 @@ pub enum PanelLayout {
     Super2,
     /// 3-bit codes, zero point 4 (codes are raised by 124), two-level scale per 16.
     Super3,
+    /// 2-bit codes, zero point 1 (codes are raised by 7), f16 scale per 256.
+    Ternary,
+    /// Code book entries of eight magnitudes and 28 signs, two-level scale per 32: see `books`.
+    Iq2Xxs,
+    /// The same, two-level scale per 16.
+    Iq2Xs,
+    /// Code book entries of eight magnitudes and 32 signs, two-level scale per 16.
+    Iq2S,
+    /// Code book entries of four magnitudes and 28 signs, two-level scale per 32.
+    Iq3Xxs,
+    /// Code book entries of four magnitudes and 32 signs, two-level scale per 32.
+    Iq3S,
     /// 4-bit indices into the format's table, two-level scale per 32.
     SuperTable,
     /// 4-bit indices into the format's table, two-level scale per 16.
     SuperTable16,
     /// 4-bit indices into the format's table, f16 scale per 32.
     HalfTable,
+    /// 4-bit indices into the doubled e2m1 table, e4m3 scale per 16.
+    Nvfp4,
     /// 4-bit indices into the doubled e2m1 table, f32 scale per 16.
     FloatTable16,
     /// 4-bit codes, f32 scale and minimum per 32.
@@ -105,12 +119,17 @@ impl PanelLayout {
             FormatId::MXFP4 => PanelLayout::Table4,
             FormatId::Q2_K => PanelLayout::Super2,
             FormatId::Q3_K => PanelLayout::Super3,
-            FormatId::IQ1_S | FormatId::IQ2_XXS | FormatId::IQ3_XXS => PanelLayout::SuperTable,
-            FormatId::IQ3_S | FormatId::IQ4_XS => PanelLayout::SuperTable,
-            FormatId::IQ1_M | FormatId::IQ2_XS | FormatId::IQ2_S => PanelLayout::SuperTable16,
+            FormatId::IQ2_XXS => PanelLayout::Iq2Xxs,
+            FormatId::IQ2_XS => PanelLayout::Iq2Xs,
+            FormatId::IQ2_S => PanelLayout::Iq2S,
+            FormatId::IQ3_XXS => PanelLayout::Iq3Xxs,
+            FormatId::IQ3_S => PanelLayout::Iq3S,
+            FormatId::IQ1_S | FormatId::IQ4_XS => PanelLayout::SuperTable,
+            FormatId::IQ1_M => PanelLayout::SuperTable16,
             FormatId::IQ4_NL => PanelLayout::HalfTable,
-            FormatId::NVFP4 | FormatId::FP4_F32 => PanelLayout::FloatTable16,
-            FormatId::TQ1_0 | FormatId::TQ2_0 => PanelLayout::Zero4,
+            FormatId::NVFP4 => PanelLayout::Nvfp4,
+            FormatId::FP4_F32 => PanelLayout::FloatTable16,
+            FormatId::TQ1_0 | FormatId::TQ2_0 => PanelLayout::Ternary,
             FormatId::U4_32 => PanelLayout::Flat4,
             FormatId::U4_64 => PanelLayout::Flat4x64,
             FormatId::U4_128 => PanelLayout::Flat4x128,
@@ -140,11 +159,18 @@ impl PanelLayout {
             PanelLayout::Super5 => (8, 320, 256, 64),
             PanelLayout::Super6 => (8, 320, 384, 0),
             PanelLayout::Table4 => (4, 64, 256, 0),
-            PanelLayout::Super2 => (8, 576, 128, 0),
-            PanelLayout::Super3 => (8, 320, 128, 64),
+            PanelLayout::Super2 => (8, 320, 128, 0),
+            PanelLayout::Super3 => (8, 224, 192, 0),
+            PanelLayout::Ternary => (8, 32, 128, 0),
+            PanelLayout::Iq2Xxs => (8, 32, 128, 0),
+            PanelLayout::Iq2Xs => (8, 160, 128, 0),
+            PanelLayout::Iq2S => (8, 160, 144, 0),
+            PanelLayout::Iq3Xxs => (8, 32, 192, 0),
+            PanelLayout::Iq3S => (8, 96, 208, 0),
             PanelLayout::SuperTable => (8, 192, 256, 0),
             PanelLayout::SuperTable16 => (8, 320, 256, 0),
             PanelLayout::HalfTable => (2, 64, 256, 0),
+            PanelLayout::Nvfp4 => (1, 32, 256, 0),
             PanelLayout::FloatTable16 | PanelLayout::Flat4 => (1, 128, 256, 0),
             PanelLayout::Flat4x64 => (2, 128, 256, 0),
             PanelLayout::Flat4x128 => (4, 128, 256, 0),
@@ -164,10 +190,11 @@ impl PanelLayout {
     pub const fn zero(self) -> u8 {
         use PanelLayout::*;
         match self {
-            Zero4 => 8,
+            Zero4 | Ternary => 8,
             Zero5 | Table4 => 16,
             Super6 => 32,
             Zero8 | Super3 | SuperTable | SuperTable16 | HalfTable | FloatTable16 => 128,
+            Iq2Xxs | Iq2Xs | Iq2S | Iq3Xxs | Iq3S | Nvfp4 => 128,
             _ => 0,
         }
     }
@@ -183,7 +210,7 @@ impl PanelLayout {
     pub const fn scale_cols(self) -> usize {
         use PanelLayout::*;
         match self {
-            Super2 | Super3 | Super6 | SuperTable16 | FloatTable16 => 16,
+            Super2 | Super3 | Super6 | SuperTable16 | FloatTable16 | Nvfp4 | Iq2Xs | Iq2S => 16,
             Bf16 | F16 | F32 | Trellis4 => 0,
             _ => BLOCK_COLS,
         }
@@ -192,6 +219,12 @@ impl PanelLayout {
     /// Whether weights are integers times scales, so that the int8 arithmetic can use them.
     pub const fn is_integer(self) -> bool {
         self.group().is_some() && !matches!(self, PanelLayout::Float8 | PanelLayout::Lookup4)
+    }
+
+    /// Whether codes are entries of a code book of magnitudes, beside signs.
+    pub const fn is_book(self) -> bool {
+        use PanelLayout::*;
+        matches!(self, Iq2Xxs | Iq2Xs | Iq2S | Iq3Xxs | Iq3S)
     }
 
     /// Bytes of one panel of `cols` columns.
@@ -203,7 +236,10 @@ impl PanelLayout {
             PanelLayout::F32 => cols * 4 * PANEL_ROWS,
             PanelLayout::Trellis4 => trellis::panel_bytes(cols),
             _ => match self.group() {
-                Some(group) => cols.div_ceil(BLOCK_COLS * group.blocks) * group.bytes(),
+                Some(group) => {
+                    let groups = cols.div_ceil(BLOCK_COLS * group.blocks);
+                    (groups * group.bytes()).next_multiple_of(64)
+                }
                 None => 0,
             },
         }

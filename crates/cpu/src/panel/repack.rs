@@ -1,8 +1,8 @@
 //! Stored rows into panels, and a row out of its panel again.
 
 use super::layout::{Group, PanelLayout, PanelSpec, float_table, table};
-use super::trellis;
 use super::{BLOCK_COLS, PANEL_ROWS};
+use super::{books, trellis};
 use tokenmill_quant::FormatId;
 use tokenmill_quant::fields::Fields;
 use tokenmill_quant::float::{bf16_factor, bf16_to_f32, e4m3_to_f32, e8m0_to_f32_half, f16_to_f32};
@@ -25,6 +25,7 @@ impl PanelSpec {
         macro_rules! by_format {
             ($($id:ident)*) => {
                 match self.format() {
+                    format if self.layout().is_book() => books::repack(format, row_bytes, src, dst),
                     $(FormatId::$id => repack_codes(FormatId::$id, row_bytes, src, dst),)*
                     FormatId::BF16 => repack_pairs(row_bytes, src, dst),
                     FormatId::F16 => repack_floats::<2>(row_bytes, src, dst),
@@ -35,7 +36,7 @@ impl PanelSpec {
         }
         by_format!(
             Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K MXFP4 NVFP4 TQ1_0 TQ2_0
-            IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL IQ4_XS
+            IQ1_S IQ1_M IQ4_NL IQ4_XS
             U4_32 U4_64 U4_128 U8_32 U8_64 U8_128 FP4_F32 E4M3_32 NF4_64 FP4_64
         );
     }
@@ -98,7 +99,12 @@ fn repack_codes(format: FormatId, row_bytes: usize, src: &[u8], dst: &mut [u8]) 
                 let (scales, codes_at) = bytes.split_at_mut(group.scale_bytes);
                 put_scales(layout, (b % group.blocks, s), row, &fields, scales);
                 let at = b % group.blocks * group.block_bytes();
-                put_codes(group, row, codes, &mut codes_at[at..][..group.block_bytes()]);
+                let codes = match layout {
+                    // Codes around 8 are codes around 1.
+                    PanelLayout::Ternary => codes.map(|word| word.wrapping_sub(0x0707_0707)),
+                    _ => *codes,
+                };
+                put_codes(group, row, &codes, &mut codes_at[at..][..group.block_bytes()]);
             }
         }
     }
@@ -163,16 +169,21 @@ fn put_scales(
             scales[64 + 16 * b + row] = fields.sub_scales[b];
             scales[192 + 16 * b + row] = fields.sub_mins[b];
         }
-        PanelLayout::Super3 | PanelLayout::Super6 => {
+        PanelLayout::Super6 => {
             put_float(scales, 0, row, f16_to_f32(fields.d));
             put_pair(scales, 64 + 32 * b, row, &fields.sub_scales[2 * b..]);
         }
         PanelLayout::Super2 => {
             put(0, fields.d);
             put(32, fields.m);
-            put_pair(scales, 64 + 32 * b, row, &fields.sub_scales[2 * b..]);
-            put_pair(scales, 320 + 32 * b, row, &fields.sub_mins[2 * b..]);
+            put_fours(scales, 64 + 32 * b, row, &fields.sub_scales[2 * b..]);
+            put_fours(scales, 80 + 32 * b, row, &fields.sub_mins[2 * b..]);
         }
+        PanelLayout::Super3 => {
+            put(0, fields.d);
+            put_sixes(scales, 32 + 24 * b, row, &fields.sub_scales[2 * b..]);
+        }
+        PanelLayout::Ternary => put(0, fields.d),
         PanelLayout::Table4 => scales[16 * b + row] = fields.d as u8,
         PanelLayout::SuperTable => {
             put_float(scales, 0, row, fields.floats[0]);
@@ -182,6 +193,7 @@ fn put_scales(
             put_float(scales, 0, row, fields.floats[0]);
             put_pair(scales, 64 + 32 * b, row, &fields.sub_scales[2 * b..]);
         }
+        PanelLayout::Nvfp4 => put_pair(scales, 0, row, &fields.sub_scales[stored_block % 2 * 2..]),
         PanelLayout::FloatTable16 => {
             let first = 2 * (stored_block % 2);
             put_float(scales, 0, row, fields.floats[first]);
@@ -197,7 +209,8 @@ fn put_scales(
             put_float(scales, 64, row, fields.floats[1]);
         }
         PanelLayout::Float8 | PanelLayout::Lookup4 => put_float(scales, 0, row, fields.floats[0]),
-        PanelLayout::Bf16 | PanelLayout::F16 | PanelLayout::F32 | PanelLayout::Trellis4 => {}
+        // The others have ways of their own.
+        _ => {}
     }
 }
 
@@ -205,6 +218,20 @@ fn put_scales(
 fn put_pair(scales: &mut [u8], at: usize, row: usize, pair: &[u8]) {
     scales[at + row] = pair[0];
     scales[at + 16 + row] = pair[1];
+}
+
+/// Stores the scales of the two halves of a block for one row, four bits each, where there are zeros.
+fn put_fours(scales: &mut [u8], at: usize, row: usize, pair: &[u8]) {
+    for (half, value) in pair.iter().enumerate().take(2) {
+        scales[at + 8 * half + row % 8] |= value << (row / 8 * 4);
+    }
+}
+
+/// The same, signed ones of six bits, raised by 32.
+fn put_sixes(scales: &mut [u8], at: usize, row: usize, pair: &[u8]) {
+    let (first, second) = (pair[0].wrapping_add(32), pair[1].wrapping_add(32));
+    scales[at + row] = first | second << 6;
+    scales[at + 16 + row % 8] |= (second >> 2) << (row / 8 * 4);
 }
 
 /// Stores an f32 for one row.
@@ -229,6 +256,7 @@ fn put_codes(group: Group, row: usize, codes: &[u32; 8], block: &mut [u8]) {
                 }
             }
         }
+        192 => three_bits(codes).iter().enumerate().for_each(|(i, &word)| put(low, i, word)),
         128 => halves.for_each(|(h, codes)| put(low, h, two_bits(codes))),
         _ => {
             for s in 0..4 {
@@ -237,10 +265,9 @@ fn put_codes(group: Group, row: usize, codes: &[u32; 8], block: &mut [u8]) {
             }
         }
     }
-    let low_bits = if group.low_bytes == 128 { 2 } else { 4 };
     if group.high_bytes == 64 {
         let bits = codes.iter().enumerate();
-        let bit = |c: &u32| (c >> low_bits) & 0x0101_0101;
+        let bit = |c: &u32| (c >> 4) & 0x0101_0101;
         put(high, 0, bits.fold(0, |acc, (g, c)| acc | bit(c) << g));
     }
 }
@@ -249,6 +276,24 @@ fn put_codes(group: Group, row: usize, codes: &[u32; 8], block: &mut [u8]) {
 fn two_bits(codes: &[u32; 4]) -> u32 {
     let bits = codes.iter().enumerate();
     bits.fold(0, |acc, (g, c)| acc | (c & 0x0303_0303) << (2 * g))
+}
+
+/// Codes below 8 of 32 columns in three words.
+fn three_bits(codes: &[u32; 8]) -> [u32; 3] {
+    let [a, b, c, d, e, f, g, h] = codes;
+    let low = |word: &u32| (word & 0x0303_0303) << 6;
+    let top = |word: &u32| (word & 0x0404_0404) << 4;
+    [a | b << 3 | low(d), c | e << 3 | low(h), f | g << 3 | top(d) | top(h) << 1]
+}
+
+/// Step `g` of 4 columns of such words.
+fn of_three_bits([x, y, z]: [u32; 3], g: usize) -> u32 {
+    let rest = |word: u32, bit: u32| word >> 6 & 0x0303_0303 | (z >> bit & 0x0101_0101) << 2;
+    match g {
+        3 => rest(x, 6),
+        7 => rest(y, 7),
+        _ => [x, x >> 3, y, 0, y >> 3, z, z >> 3][g] & 0x0707_0707,
+    }
 }
 
 /// One row of one block: 32 codes and their scales.
@@ -303,6 +348,11 @@ impl PanelSpec {
         let group = self.layout().group().expect("an integer layout");
         let bytes = &panel[block / group.blocks * group.bytes()..][..group.bytes()];
         let b = block % group.blocks;
+        if self.layout().is_book() {
+            let (codes, scales) = books::lane(self, bytes, b, row);
+            let (zero, mins) = (self.layout().zero(), [-0.0; 2]);
+            return Lane { codes, zero, scales, mins, values: Values::Integers };
+        }
         let codes = &bytes[group.scale_bytes + b * group.block_bytes()..][..group.block_bytes()];
         lane_of_group(self, bytes, b, row, codes_of_row(group, codes, row))
     }
@@ -321,6 +371,7 @@ fn codes_of_row(group: Group, block: &[u8], row: usize) -> [u8; BLOCK_COLS] {
             384 if g % 4 < 3 => word(0, g / 4 * 3 + g % 4) & 0x3f3f_3f3f,
             384 => (0..3)
                 .fold(0, |acc, i| acc | (word(0, g / 4 * 3 + i) >> 6 & 0x0303_0303) << (2 * i)),
+            192 => of_three_bits([0, 1, 2].map(|i| word(0, i)), g),
             128 => (word(0, g / 4) >> (2 * (g % 4))) & 0x0303_0303,
             _ => (word(0, g / 2) >> (4 * (g % 2))) & 0x0f0f_0f0f,
         };
@@ -328,8 +379,7 @@ fn codes_of_row(group: Group, block: &[u8], row: usize) -> [u8; BLOCK_COLS] {
             64 => (word(group.low_bytes, 0) >> g) & 0x0101_0101,
             _ => 0,
         };
-        let low_bits = if group.low_bytes == 128 { 2 } else { 4 };
-        *codes = (low | high << low_bits).to_le_bytes();
+        *codes = (low | high << 4).to_le_bytes();
     }
     codes
 }
@@ -354,6 +404,7 @@ fn lane_of_group(
     };
     let signed = |at: usize| f32::from(bytes[at + row] as i8);
     let unsigned = |at: usize| f32::from(bytes[at + row]);
+    let four = |at: usize| bytes[at + row % 8] >> (row / 8 * 4) & 15;
     let raised = || codes.map(|code| table(spec.format())[usize::from(code)]);
     let (zero, mins) = (layout.zero(), [-0.0; 2]);
     let values = match layout {
@@ -365,19 +416,25 @@ fn lane_of_group(
     match layout {
         Zero4 | Zero5 | Zero8 => lane(codes, [half(32 * b); 2], mins),
         HalfTable => lane(raised(), [half(32 * b); 2], mins),
+        Ternary => lane(codes.map(|code| code + 7), [half(0); 2], mins),
         Min4 | Min5 => lane(codes, [half(0); 2], [half(32); 2]),
         Super4 | Super5 => {
             let scale = half(0) * unsigned(64 + 16 * b);
             lane(codes, [scale; 2], [-(half(32) * unsigned(192 + 16 * b)); 2])
         }
         Super2 => {
-            let scale = |s: usize| half(0) * unsigned(64 + 32 * b + 16 * s);
-            let min = |s: usize| -(half(32) * unsigned(320 + 32 * b + 16 * s));
+            let scale = |s: usize| half(0) * f32::from(four(64 + 32 * b + 8 * s));
+            let min = |s: usize| -(half(32) * f32::from(four(80 + 32 * b + 8 * s)));
             lane(codes, [scale(0), scale(1)], [min(0), min(1)])
         }
-        Super3 | Super6 => {
+        Super3 => {
+            let low = bytes[32 + 24 * b + row];
+            let sixes = [low & 63, low >> 6 | four(48 + 24 * b) << 2];
+            let scales = sixes.map(|scale| half(0) * (f32::from(scale) - 32.0));
+            lane(codes.map(|code| code + 124), scales, mins)
+        }
+        Super6 => {
             let scale = |s: usize| full(0) * signed(64 + 32 * b + 16 * s);
-            let codes = if layout == Super3 { codes.map(|code| code + 124) } else { codes };
             lane(codes, [scale(0), scale(1)], mins)
         }
         Table4 => lane(raised(), [e8m0_to_f32_half(bytes[16 * b + row]); 2], mins),
@@ -386,12 +443,16 @@ fn lane_of_group(
             let scale = |s: usize| full(0) * signed(64 + 32 * b + 16 * s);
             lane(raised(), [scale(0), scale(1)], mins)
         }
+        Nvfp4 => {
+            let scale = |s: usize| 0.5 * e4m3_to_f32(bytes[16 * s + row]);
+            lane(raised(), [scale(0), scale(1)], mins)
+        }
         FloatTable16 => lane(raised(), [full(0), full(64)], mins),
         Flat4 | Flat4x64 | Flat4x128 | Flat8 | Flat8x64 | Flat8x128 => {
             lane(codes, [full(0); 2], [full(64); 2])
         }
         Float8 | Lookup4 => lane(codes, [full(0); 2], mins),
-        Bf16 | F16 | F32 | Trellis4 => unreachable!("no layout of codes and scales"),
+        _ => unreachable!("no layout of codes and scales"),
     }
 }
 
@@ -461,6 +522,19 @@ mod tests {
                 }
             }
             check(format.id, 33, 2816);
+        }
+    }
+
+    #[test]
+    fn panels_of_files_types_take_no_more_than_the_file() {
+        // Those that are still laid out wider, and how much at most.
+        let wider = [(FormatId::IQ1_S, 2.81), (FormatId::IQ1_M, 2.65), (FormatId::TQ1_0, 1.23)];
+        for format in FORMATS.iter().filter(|f| f.id.is_weight() && f.ggml_type.is_some()) {
+            let spec = PanelSpec::new(format.id, 4096, 2048).expect("a legal shape");
+            let most =
+                wider.iter().find(|(id, _)| *id == format.id).map_or(1.03, |(_, most)| *most);
+            let ratio = spec.bytes() as f64 / (4096 * spec.stored_row_bytes()) as f64;
+            assert!(ratio <= most, "{}: {ratio:.3} of the file's bytes", format.name);
         }
     }
 

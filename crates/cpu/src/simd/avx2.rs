@@ -123,6 +123,73 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
         unsafe { both!(v => _mm256_srl_epi16(v, _mm_cvtsi32_si128(BITS as i32))) }
     }
     #[inline(always)]
+    unsafe fn left_by(v: [__m256i; 2], bits: u32) -> [__m256i; 2] {
+        unsafe { both!(v => _mm256_sll_epi16(v, _mm_cvtsi32_si128(bits as i32))) }
+    }
+    #[inline(always)]
+    unsafe fn right_by(v: [__m256i; 2], bits: u32) -> [__m256i; 2] {
+        unsafe { both!(v => _mm256_srl_epi16(v, _mm_cvtsi32_si128(bits as i32))) }
+    }
+    #[inline(always)]
+    unsafe fn right32<const BITS: i32>(v: [__m256i; 2]) -> [__m256i; 2] {
+        unsafe { both!(v => _mm256_srli_epi32::<BITS>(v)) }
+    }
+    #[inline(always)]
+    unsafe fn words_at<const EACH: usize>(
+        table: &[u32],
+        bytes: *const u8,
+        which: [__m256i; 2],
+    ) -> [__m256i; 2] {
+        unsafe {
+            // Loads one by one: the instruction for it takes twice as long on AMD's processors, as do indices that
+            // come out of a register.
+            let at = |row: usize| table.as_ptr().add(EACH * usize::from(*bytes.add(row)));
+            match EACH {
+                1 => halves_of!(i => {
+                    let word = |row: usize| *at(8 * i + row) as i32;
+                    let (low, high) = ([word(0), word(1), word(2), word(3)], [word(4), word(5), word(6), word(7)]);
+                    _mm256_setr_epi32(low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3])
+                }),
+                2 => halves_of!(i => {
+                    let pair = |row: usize| at(8 * i + row).cast::<i64>().read_unaligned();
+                    let a = _mm256_castsi256_ps(_mm256_setr_epi64x(pair(0), pair(1), pair(4), pair(5)));
+                    let b = _mm256_castsi256_ps(_mm256_setr_epi64x(pair(2), pair(3), pair(6), pair(7)));
+                    let (first, second) = (_mm256_shuffle_ps::<0x88>(a, b), _mm256_shuffle_ps::<0xdd>(a, b));
+                    let second_of = _mm256_castsi256_ps(_mm256_slli_epi32::<31>(which[i]));
+                    _mm256_castps_si256(_mm256_blendv_ps(first, second, second_of))
+                }),
+                _ => halves_of!(i => {
+                    let four = |row: usize| _mm_loadu_si128(at(8 * i + row).cast());
+                    let rows = |r: usize| _mm256_castsi256_ps(_mm256_set_m128i(four(r + 4), four(r)));
+                    // Words 0, 1 and words 2, 3 of each row, those with an odd number chosen by the lower bit.
+                    let lower = _mm256_castsi256_ps(_mm256_slli_epi32::<31>(which[i]));
+                    let upper = _mm256_castsi256_ps(_mm256_slli_epi32::<30>(which[i]));
+                    let (a, b, c, d) = (rows(0), rows(1), rows(2), rows(3));
+                    let (ab, cd) = (_mm256_unpacklo_ps(a, b), _mm256_unpacklo_ps(c, d));
+                    let (first, second) = (_mm256_shuffle_ps::<0x44>(ab, cd), _mm256_shuffle_ps::<0xee>(ab, cd));
+                    let low = _mm256_blendv_ps(first, second, lower);
+                    let (ab, cd) = (_mm256_unpackhi_ps(a, b), _mm256_unpackhi_ps(c, d));
+                    let (first, second) = (_mm256_shuffle_ps::<0x44>(ab, cd), _mm256_shuffle_ps::<0xee>(ab, cd));
+                    let high = _mm256_blendv_ps(first, second, lower);
+                    _mm256_castps_si256(_mm256_blendv_ps(low, high, upper))
+                }),
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn even_signs(v: [__m256i; 2]) -> [__m256i; 2] {
+        unsafe {
+            both!(v => {
+                let v = _mm256_and_si256(v, _mm256_set1_epi32(0x0fff_ffff));
+                let odd = _mm256_xor_si256(v, _mm256_srli_epi32::<16>(v));
+                let odd = _mm256_xor_si256(odd, _mm256_srli_epi32::<8>(odd));
+                let odd = _mm256_xor_si256(odd, _mm256_slli_epi32::<4>(odd));
+                let top = _mm256_set1_epi32(0xf000_0000_u32 as i32);
+                _mm256_or_si256(v, _mm256_and_si256(_mm256_slli_epi32::<24>(odd), top))
+            })
+        }
+    }
+    #[inline(always)]
     unsafe fn mask(v: [__m256i; 2], mask: i8) -> [__m256i; 2] {
         unsafe { both!(v => _mm256_and_si256(v, _mm256_set1_epi8(mask))) }
     }
@@ -259,6 +326,17 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
                 let bytes = _mm_loadl_epi64(from.add(8 * i).cast());
                 _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes))
             })
+        }
+    }
+    #[inline(always)]
+    unsafe fn lanes(from: *const u8) -> [__m256i; 2] {
+        unsafe { halves_of!(i => _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.add(8 * i).cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn fours(from: *const u8) -> [__m256i; 2] {
+        unsafe {
+            let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast()));
+            [_mm256_and_si256(bytes, _mm256_set1_epi32(15)), _mm256_srli_epi32::<4>(bytes)]
         }
     }
     #[inline(always)]

@@ -125,6 +125,45 @@ impl<const PAIRS: bool> Vector for Avx512<PAIRS> {
         unsafe { _mm512_srli_epi16::<BITS>(v) }
     }
     #[inline(always)]
+    unsafe fn left_by(v: __m512i, bits: u32) -> __m512i {
+        unsafe { _mm512_sll_epi16(v, _mm_cvtsi32_si128(bits as i32)) }
+    }
+    #[inline(always)]
+    unsafe fn right_by(v: __m512i, bits: u32) -> __m512i {
+        unsafe { _mm512_srl_epi16(v, _mm_cvtsi32_si128(bits as i32)) }
+    }
+    #[inline(always)]
+    unsafe fn right32<const BITS: i32>(v: __m512i) -> __m512i {
+        unsafe { _mm512_srl_epi32(v, _mm_cvtsi32_si128(BITS)) }
+    }
+    #[inline(always)]
+    unsafe fn words_at<const EACH: usize>(
+        table: &[u32],
+        bytes: *const u8,
+        which: __m512i,
+    ) -> __m512i {
+        unsafe {
+            let each = _mm_cvtsi32_si128(EACH.trailing_zeros() as i32);
+            let mut index = _mm512_sll_epi32(Self::lanes(bytes), each);
+            if EACH > 1 {
+                let which = _mm512_and_si512(which, _mm512_set1_epi32(EACH as i32 - 1));
+                index = _mm512_or_si512(index, which);
+            }
+            _mm512_i32gather_epi32::<4>(index, table.as_ptr().cast())
+        }
+    }
+    #[inline(always)]
+    unsafe fn even_signs(v: __m512i) -> __m512i {
+        unsafe {
+            let v = _mm512_and_si512(v, _mm512_set1_epi32(0x0fff_ffff));
+            let odd = _mm512_xor_si512(v, _mm512_srli_epi32::<16>(v));
+            let odd = _mm512_xor_si512(odd, _mm512_srli_epi32::<8>(odd));
+            let odd = _mm512_xor_si512(odd, _mm512_slli_epi32::<4>(odd));
+            let top = _mm512_set1_epi32(0xf000_0000_u32 as i32);
+            _mm512_or_si512(v, _mm512_and_si512(_mm512_slli_epi32::<24>(odd), top))
+        }
+    }
+    #[inline(always)]
     unsafe fn mask(v: __m512i, mask: i8) -> __m512i {
         unsafe { _mm512_and_si512(v, _mm512_set1_epi8(mask)) }
     }
@@ -200,6 +239,19 @@ impl<const PAIRS: bool> Vector for Avx512<PAIRS> {
     #[inline(always)]
     unsafe fn unsigned(from: *const u8) -> __m512 {
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn lanes(from: *const u8) -> __m512i {
+        unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn fours(from: *const u8) -> __m512i {
+        unsafe {
+            // Both halves of eight bytes have the same bytes.
+            let bytes = _mm512_cvtepu8_epi32(_mm_set1_epi64x(from.cast::<i64>().read_unaligned()));
+            let high = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4);
+            _mm512_and_si512(_mm512_srlv_epi32(bytes, high), _mm512_set1_epi32(15))
+        }
     }
     #[inline(always)]
     unsafe fn signed(from: *const u8) -> __m512 {

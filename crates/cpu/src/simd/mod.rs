@@ -46,6 +46,21 @@ pub(crate) trait Vector: Sized {
     unsafe fn left<const BITS: u32>(v: Self::Int) -> Self::Int;
     /// Each 16-bit part shifted right.
     unsafe fn right<const BITS: u32>(v: Self::Int) -> Self::Int;
+    /// Each 16-bit part shifted left by `bits`, which is a constant after inlining.
+    unsafe fn left_by(v: Self::Int, bits: u32) -> Self::Int;
+    /// Each 16-bit part shifted right, likewise.
+    unsafe fn right_by(v: Self::Int, bits: u32) -> Self::Int;
+    /// Each lane shifted right.
+    unsafe fn right32<const BITS: i32>(v: Self::Int) -> Self::Int;
+    /// Words of a table: of each `EACH` (1, 2 or 4) that a byte names, which the table has, that of the lowest bits of
+    /// the lane of `which`.
+    unsafe fn words_at<const EACH: usize>(
+        table: &[u32],
+        bytes: *const u8,
+        which: Self::Int,
+    ) -> Self::Int;
+    /// Bits 28 + r of words: whether bits r and r + 4 of their bytes, those of the upper four left out, are odd in number.
+    unsafe fn even_signs(v: Self::Int) -> Self::Int;
     /// `v & mask`, the mask repeated in every byte.
     unsafe fn mask(v: Self::Int, mask: i8) -> Self::Int;
     /// `v | (bits & mask)`, the mask repeated in every byte.
@@ -94,6 +109,10 @@ pub(crate) trait Vector: Sized {
     unsafe fn entries(v: Self::Int, from: u32, table: &[f32; 16]) -> Self::Float;
     /// 16 unsigned bytes as floats.
     unsafe fn unsigned(from: *const u8) -> Self::Float;
+    /// 16 unsigned bytes, one to a lane.
+    unsafe fn lanes(from: *const u8) -> Self::Int;
+    /// The low nibbles of 8 bytes in lanes 0–7, the high ones in lanes 8–15.
+    unsafe fn fours(from: *const u8) -> Self::Int;
     /// 16 signed bytes as floats.
     unsafe fn signed(from: *const u8) -> Self::Float;
     /// 16 bytes e as 2^(e − 128), subnormal below 2.
