@@ -1,6 +1,6 @@
 //! Blocks of 256 columns that are indices into sixteen values: the IQ formats.
 
-use crate::FormatId;
+use crate::{FormatId, iq1_m};
 
 /// One block, taken apart: w = (unit·scale)·table\[code\], every product exact in f32.
 pub(crate) struct Coded {
@@ -50,15 +50,15 @@ impl Coded {
     }
 }
 
-/// 32 columns of a block of indices into a code book of magnitudes, as they are stored.
+/// 32 columns of a block of indices into a code book, as they are stored.
 pub struct Indexed {
     /// Bits of the f16 that scales are multiples of.
     pub d: u16,
     /// Entries of the code book: four of eight columns, or eight of four.
     pub indices: [u16; 8],
-    /// Bit c: whether column c is negative.
+    /// Bit c: whether column c is negative, or in iq1 its δ.
     pub signs: u32,
-    /// s of columns 0–15 and of columns 16–31: four bits.
+    /// s of columns 0–15 and of columns 16–31: four bits, in iq1 three.
     pub scales: [u8; 2],
 }
 
@@ -66,11 +66,12 @@ impl Indexed {
     /// Takes columns 32·`b` .. of a block apart.
     ///
     /// # Panics
-    /// If the block is shorter, or its format has no magnitudes with signs.
+    /// If the block is shorter, or its format has no code book.
     pub fn read(format: FormatId, block: &[u8], b: usize) -> Indexed {
         let byte = |at: usize| u16::from(block[at]);
         let pair = |scales: u8| [scales & 15, scales >> 4];
         let even = |r: usize, index: u32| u32::from(even_signs(index)) << (8 * r);
+        let mut d = half_at(block, 0);
         let all_even = |word: u32| (0..4).fold(0, |signs, r| signs | even(r, word >> (7 * r)));
         let (indices, signs, scales): ([u16; 8], u32, [u8; 2]) = match format {
             FormatId::IQ2_XXS => {
@@ -100,9 +101,26 @@ impl Indexed {
                 let scale = block[106 + b / 2] >> (4 * (b % 2)) & 15;
                 (indices, word_at(block, 74 + 4 * b), [scale; 2])
             }
-            other => unreachable!("{other} has no magnitudes with signs"),
+            FormatId::IQ1_S => {
+                let high = half_at(block, 34 + 2 * b);
+                let upper = |r: usize| (high >> (3 * r) & 7) << 8;
+                let indices = std::array::from_fn(|r| byte(2 + 4 * b + r % 4) | upper(r % 4));
+                let minus = if high & 0x8000 == 0 { 0 } else { u32::MAX };
+                (indices, minus, [(high >> 12 & 7) as u8; 2])
+            }
+            FormatId::IQ1_M => {
+                d = iq1_m::d(block);
+                let high = half_at(block, 32 + 2 * b);
+                let upper = |r: usize| (high >> (4 * r) & 7) << 8;
+                let indices = std::array::from_fn(|r| byte(4 * b + r % 4) | upper(r % 4));
+                let minus = |r: usize| u32::from(high >> (4 * r + 3) & 1) * (0xff << (8 * r));
+                let scales = half_at(block, 48 + b / 2 * 2) >> (6 * (b % 2));
+                let scales = [scales & 7, scales >> 3 & 7].map(|scale| scale as u8);
+                (indices, (0..4).fold(0, |signs, r| signs | minus(r)), scales)
+            }
+            other => unreachable!("{other} has no code book"),
         };
-        Indexed { d: half_at(block, 0), indices, signs, scales }
+        Indexed { d, indices, signs, scales }
     }
 }
 

@@ -5,7 +5,7 @@ use crate::coded::Coded;
 pub use crate::coded::Indexed;
 use crate::nvfp4::e4m3_of_ue4m3;
 use crate::{FormatId, MXFP4_VALUES_DOUBLED, scale_and_min};
-use crate::{grids, iq1_m, iq1_s, iq2_xxs, iq3_s, iq3_xxs, iq4_nl, iq4_xs, q3_k, tq1_0, tq2_0};
+use crate::{grids, iq1_s, iq2_xxs, iq3_s, iq3_xxs, iq4_nl, iq4_xs, q3_k, tq1_0, tq2_0};
 
 /// What the codes of a format stand for where they are indices; no meaning for other formats.
 pub const fn code_values(format: FormatId) -> &'static [i8; 16] {
@@ -102,8 +102,6 @@ impl Fields {
             }
             FormatId::Q2_K => self.read_super2(block),
             FormatId::Q3_K => self.read_super3(block),
-            FormatId::IQ1_S => self.read_coded(&iq1_s::read(block)),
-            FormatId::IQ1_M => self.read_coded(&iq1_m::read(block)),
             FormatId::IQ4_XS => self.read_coded(&iq4_xs::read(block)),
             _ => self.read_other(format, block),
         }

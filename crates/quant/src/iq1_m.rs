@@ -19,10 +19,14 @@ pub(crate) const FORMAT: Format = Format {
     encode: None,
 };
 
+/// Bits of the f16 that scales are multiples of.
+pub(crate) fn d(block: &[u8]) -> u16 {
+    (0..4).fold(0, |d, i| d | (half_at(block, 48 + 2 * i) >> 12) << (4 * i))
+}
+
 pub(crate) fn read(block: &[u8]) -> Coded {
     let quarter = |i: usize| half_at(block, 48 + 2 * i);
-    let d = (0..4).fold(0, |d, i| d | (quarter(i) >> 12) << (4 * i));
-    let mut coded = Coded::new(f16_to_f32(d) * 0.125);
+    let mut coded = Coded::new(f16_to_f32(d(block)) * 0.125);
     for r in 0..32 {
         let nibble = block[32 + r / 2] >> (4 * (r % 2)) & 15;
         let index = usize::from(block[r]) | usize::from(nibble & 7) << 8;

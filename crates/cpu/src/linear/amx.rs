@@ -27,7 +27,7 @@ const L2_BYTES: usize = 1 << 20;
 pub(super) fn is_worth(job: &LinearJob<'_>) -> bool {
     let kind = Kind::of(&job.spec);
     let of_bits = kind.is_of_bits() && kind != Kind::Ternary;
-    let other = kind.is_coded() || of_bits || kind.is_flat();
+    let other = kind.is_coded() || of_bits || kind.is_value_book() || kind.is_flat();
     job.encoding.is_bytes() && job.tokens >= WORTH_FROM && !other
 }
 

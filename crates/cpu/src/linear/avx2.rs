@@ -3,7 +3,7 @@
 use super::bytes::{self, PREFETCH};
 use super::kind::{Expands, OfKind};
 use super::tiles::{Ahead, ByteTile, FloatTile, Group, Tiles, TrellisTile};
-use super::{floats, nibbles, pairs, transformed};
+use super::{CHUNK_LINES, floats, nibbles, pairs, transformed};
 use crate::simd::Avx2;
 
 // SAFETY (every block below): the contract of `Tiles`: the instruction set is available and
@@ -20,6 +20,8 @@ impl<const VNNI: bool> Tiles for Avx2<VNNI> {
     // 12 sums too: of two panels only up to 2 tokens are added up at once.
     const PAIRS: bool = false;
     const FLOAT_TILE: (usize, usize) = (2, 6);
+    const PANELS_TO: usize = 2;
+    const CHUNK_LINES: usize = CHUNK_LINES;
     const CODED_TOKENS: usize = 5;
     const EXPAND_FROM: usize = 12;
     const EXPANDS: Expands = if VNNI { Expands::Bytes } else { Expands::Signs };

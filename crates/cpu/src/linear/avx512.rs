@@ -21,6 +21,8 @@ impl<const PAIRS: bool> Tiles for Avx512<PAIRS> {
     const WIDE_TOKENS: usize = wide::TOKENS;
     const PAIRS: bool = PAIRS;
     const FLOAT_TILE: (usize, usize) = (4, 6);
+    const PANELS_TO: usize = 6;
+    const CHUNK_LINES: usize = 512;
     const CODED_TOKENS: usize = 6;
     const EXPAND_FROM: usize = 5;
     const EXPANDS: Expands = Expands::Bytes;

@@ -1,4 +1,4 @@
-//! Entries of code books of magnitudes, taken apart: 16 rows at a time.
+//! Entries of code books of magnitudes and of values, taken apart: 16 rows at a time.
 
 use super::kind::{Kind, OfKind};
 use crate::panel::PanelLayout;
@@ -39,6 +39,22 @@ static IQ2_XS: [u32; 512] = eights(code_book(FormatId::IQ2_XS));
 static IQ2_S: [u32; 1024] = eights(code_book(FormatId::IQ2_S));
 static IQ3_XXS: [u32; 256] = fours(code_book(FormatId::IQ3_XXS));
 static IQ3_S: [u32; 512] = fours(code_book(FormatId::IQ3_S));
+
+/// Words of a code book of eight values an entry: a nibble for each column, the low ones of columns 0–3; once as it is, and
+/// once with the bits of a negative δ.
+const fn values_of(book: &[u16]) -> [u32; 4096] {
+    let mut words = [0; 4096];
+    let mut i = 0;
+    while i < 8 * 2048 {
+        let (entry, c) = (i / 8, i % 8);
+        words[entry] |= (book[entry] as u32 >> (2 * c) & 3) << (8 * (c % 4) + 4 * (c / 4));
+        words[2048 + entry] = words[entry] | 0x8888_8888;
+        i += 1;
+    }
+    words
+}
+
+static IQ1: [u32; 4096] = values_of(code_book(FormatId::IQ1_S));
 
 /// The words of a kind's entries: as many as its indices may say.
 fn words(kind: Kind) -> &'static [u32] {
@@ -156,5 +172,55 @@ pub(super) unsafe fn scale<V: Vector, K: OfKind, const HALF: usize>(
         };
         let unit = V::mul(V::f16s(scales), V::splat(of_kind.unit));
         V::mul(unit, V::fma(V::to_float(four), V::splat(2.0), V::splat(1.0)))
+    }
+}
+
+/// Entries of a code book of values: columns 8·STEP .. +8, raised by the zero point of the kind.
+///
+/// # Safety
+/// `codes` are those of a block of kind `K`, [`Kind::Iq1S`] or [`Kind::Iq1M`].
+#[inline(always)]
+pub(super) unsafe fn entries_of_values<V: Vector, K: OfKind, const STEP: usize>(
+    codes: *const u8,
+) -> [V::Int; 2] {
+    // SAFETY: the block is inside the panel, and every index in the book.
+    unsafe {
+        let (bytes, halves) = (codes.add(16 * STEP), codes.add(64));
+        let words = match K::KIND {
+            Kind::Iq1S => V::words_of::<3>(&IQ1, bytes, halves, STEP),
+            _ => V::words_of::<4>(&IQ1, bytes, halves, STEP),
+        };
+        let table = const { K::KIND.table() };
+        let [low, high] = [V::mask(words, 15), V::mask(V::right::<4>(words), 15)];
+        [V::look_up(low, table), V::look_up(high, table)]
+    }
+}
+
+/// Scale of half `HALF` of block `b` of a group.
+///
+/// # Safety
+/// `scales` are those of a group of kind `K`, [`Kind::Iq1S`] or [`Kind::Iq1M`].
+#[inline(always)]
+pub(super) unsafe fn scale_of_values<V: Vector, K: OfKind, const HALF: usize>(
+    scales: *const u8,
+    b: usize,
+) -> V::Float {
+    let sizes = const { K::KIND.sizes() };
+    // SAFETY: the group is inside the panel.
+    unsafe {
+        let three = match K::KIND {
+            Kind::Iq1S => {
+                let halves = V::halves(scales.add(sizes.scales + b * sizes.codes + 64));
+                V::mask(V::right32::<12>(halves), 7)
+            }
+            _ => {
+                // Four scales of three bits in twelve.
+                let of_two = scales.add(32 + 24 * (b / 2));
+                let twelve = V::plus32(V::lanes(of_two), V::left::<8>(V::fours(of_two.add(16))));
+                V::right::<13>(V::left_by(twelve, 13 - (6 * (b as u32 % 2) + 3 * HALF as u32)))
+            }
+        };
+        let unit = V::mul(V::f16s(scales), V::splat(0.125));
+        V::mul(unit, V::fma(V::to_float(three), V::splat(2.0), V::splat(1.0)))
     }
 }

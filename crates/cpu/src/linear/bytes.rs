@@ -91,7 +91,8 @@ unsafe fn run<V: Tiles, K: OfKind>(job: &LinearJob<'_>, scratch: &mut [Line]) {
 
 /// Tokens from which on expanding panels of a kind pays: entries of code books are dear to take apart.
 const fn expand_from<V: Tiles>(kind: Kind) -> usize {
-    if kind.is_book() && V::EXPAND_FROM > 5 { 5 } else { V::EXPAND_FROM }
+    let dear = kind.is_book() || kind.is_value_book();
+    if dear && V::EXPAND_FROM > 5 { 5 } else { V::EXPAND_FROM }
 }
 
 /// Few tokens on packed panels, each with one from the other half of them: a core reads two streams of memory
@@ -567,7 +568,8 @@ pub(super) unsafe fn unpack<V: Tiles, K: OfKind, const STEP: usize>(
     const TABLE: [u8; 16] = [16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4];
     // SAFETY: the block's planes are inside the panel.
     unsafe {
-        if const { K::KIND.is_coded() || K::KIND.is_of_bits() } {
+        let books = const { K::KIND.is_value_book() };
+        if const { K::KIND.is_coded() || K::KIND.is_of_bits() } || books {
             return coded::unpack::<V, K, STEP>(codes);
         }
         if const { K::KIND.sizes().low == 512 } {
@@ -616,7 +618,7 @@ pub(super) unsafe fn scale_and_min<V: Tiles, K: OfKind, const HALF: usize>(
     unsafe {
         let expanded = const { K::KIND.is_expanded_whole() };
         let coded = const { K::KIND.is_coded() || K::KIND.is_of_bits() || K::KIND.is_flat() };
-        if coded || expanded {
+        if coded || expanded || const { K::KIND.is_value_book() } {
             return coded::scale_and_min::<V, K, HALF>(scales, b);
         }
         let none = V::float(V::same(0));

@@ -10,7 +10,7 @@ macro_rules! with_kind {
     ($kind:expr, $name:ident => $run:expr) => {
         with_kind!($kind, $name => $run, [
             Super2 Super3 HalfTable Nvfp4 FloatTable16 Flat4 Flat4x64 Flat4x128 Flat8 Flat8x64 Flat8x128
-            TableIq1 TableIq4 Table16Iq1 Ternary Iq2Xxs Iq2Xs Iq2S Iq3Xxs Iq3S
+            TableIq4 Ternary Iq1S Iq1M Iq2Xxs Iq2Xs Iq2S Iq3Xxs Iq3S
         ])
     };
     ($kind:expr, $name:ident => $run:expr, [$($of:ident)+]) => {
@@ -41,6 +41,7 @@ pub(super) unsafe fn unpack<V: Vector, K: OfKind, const STEP: usize>(
     unsafe {
         match K::KIND {
             Kind::Super2 => two_bits::<V, STEP>(codes),
+            Kind::Iq1S | Kind::Iq1M => books::entries_of_values::<V, K, STEP>(codes),
             Kind::Ternary => {
                 let [low, high] = two_bits::<V, STEP>(codes);
                 [V::look_up(low, &TERNARY), V::look_up(high, &TERNARY)]
@@ -143,8 +144,8 @@ pub(super) unsafe fn scale_and_min<V: Vector, K: OfKind, const HALF: usize>(
             }
             Ternary => (V::f16s(scales), none),
             Iq2Xxs | Iq2Xs | Iq2S | Iq3Xxs | Iq3S => (books::scale::<V, K, HALF>(scales, b), none),
-            TableIq1 | TableIq4 => (V::mul(full(0), V::signed(scales.add(64 + 16 * b))), none),
-            Table16Iq1 => (V::mul(full(0), V::signed(scales.add(64 + 32 * b + 16 * HALF))), none),
+            Iq1S | Iq1M => (books::scale_of_values::<V, K, HALF>(scales, b), none),
+            TableIq4 => (V::mul(full(0), V::signed(scales.add(64 + 16 * b))), none),
             HalfTable => (V::f16s(scales.add(32 * b)), none),
             Nvfp4 => {
                 let half = V::float(V::same((0.5 * V::E4M3_UNIT).to_bits() as i32));

@@ -120,8 +120,9 @@ const fn is_coarse(layout: PanelLayout) -> bool {
             | Iq2S
             | Iq3Xxs
             | Iq3S
+            | Iq1S
+            | Iq1M
             | SuperTable
-            | SuperTable16
     )
 }
 

@@ -1,9 +1,9 @@
 //! The f32 and bf16 chains on vectors: one fma per row, token and column, columns in order.
 //!
-//! Panels of f32, f16 and, for few tokens, bf16 weights and codes of floats are read as they are. Others are
-//! expanded to f32 a chunk of columns at a time; between chunks the chains wait in the output. Where the
-//! processor multiplies pairs of bf16 numbers, rows in bf16 are pairs, and so are weights: as they are stored, or
-//! what others are expanded to.
+//! Panels of f32, f16 and, for few tokens, bf16 weights and codes of floats are read as they are; others are expanded to
+//! f32. For many tokens that is a chunk of columns at a time, which stays in a cache for all of them; between
+//! chunks the chains wait in the output. Where the processor multiplies pairs of bf16 numbers, rows in bf16 are pairs,
+//! and so are weights: as they are stored, or what others are expanded to.
 
 #![allow(clippy::needless_range_loop)] // tiles are indexed by panel and token
 
@@ -12,12 +12,10 @@ use crate::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 use super::coded::with_kind;
 use super::kind::{self, Kind, OfKind};
 use super::tiles::{FloatTile, Tiles};
-use super::{Encoding, F32_CHUNK, Line, LinearJob, bytes, row_cache};
+use super::{Encoding, FLOAT_TOKENS, Line, LinearJob, bytes, row_cache};
 
-/// Tokens from which on expanding bf16 weights first pays.
-const EXPAND_FROM: usize = 64;
-/// Tokens that share an expanded chunk at most.
-const EXPANDED_TOKENS: usize = 256;
+/// Tokens from which on chunks of columns pay, and expanding bf16 weights first.
+const CHUNKS_FROM: usize = 64;
 
 /// Computes a job of a float encoding.
 ///
@@ -28,11 +26,13 @@ pub(super) unsafe fn linear<V: Tiles>(job: &LinearJob<'_>, scratch: &mut [Line])
     unsafe {
         match job.spec.layout() {
             PanelLayout::Bf16 if V::PAIRS && job.tokens > V::FLOAT_TILE.1 => {
-                run_stored_pairs::<V>(job)
+                run_stored::<V, kind::Pairs>(job)
             }
             PanelLayout::Bf16 if V::PAIRS => run_plain::<V, kind::Pairs>(job),
-            PanelLayout::Bf16 if job.tokens >= EXPAND_FROM => run_pairs::<V>(job, scratch),
+            PanelLayout::Bf16 if job.tokens >= CHUNKS_FROM => run_pairs::<V>(job, scratch),
             PanelLayout::Bf16 => run_plain::<V, kind::Bf16>(job),
+            PanelLayout::F16 if job.tokens >= CHUNKS_FROM => run_stored::<V, kind::F16>(job),
+            PanelLayout::F32 if job.tokens >= CHUNKS_FROM => run_stored::<V, kind::F32>(job),
             PanelLayout::F16 => run_plain::<V, kind::F16>(job),
             PanelLayout::F32 => run_plain::<V, kind::F32>(job),
             PanelLayout::Zero4 => run_integer::<V, kind::Zero4>(job, scratch),
@@ -196,29 +196,36 @@ unsafe fn run_expanded<V: Tiles, K: OfKind>(
     expand: impl Fn(*const u8, usize, usize, *mut f32),
 ) {
     let to = scratch.as_mut_ptr().cast::<f32>();
-    assert!(scratch.len() >= V::FLOAT_TILE.0 * F32_CHUNK, "scratch");
+    let most = V::CHUNK_LINES / chunk_panels::<V>(job.tokens);
+    assert!(scratch.len() >= V::CHUNK_LINES, "scratch");
     let chunk = |p: usize, panels: usize, first: usize, cols: usize| {
         for i in 0..panels {
             let panel = job.weights[(p + i) * job.spec.panel_bytes()..].as_ptr();
-            expand(panel, first, cols, to.wrapping_add(i * F32_CHUNK * PANEL_ROWS));
+            expand(panel, first, cols, to.wrapping_add(i * most * PANEL_ROWS));
         }
-        (to.cast_const().cast(), F32_CHUNK * PANEL_ROWS * 4)
+        (to.cast_const().cast(), most * PANEL_ROWS * 4)
     };
     // SAFETY: passed on.
-    unsafe { run_chunks::<V, K>(job, F32_CHUNK, chunk) }
+    unsafe { run_chunks::<V, K>(job, most, chunk) }
 }
 
-/// Columns of stored pairs at a time: four panels of them stay in the second-level cache for all tokens of a part.
-const PAIR_CHUNK: usize = 2048;
+/// Bytes of a stored panel at a time: the panels of a tile stay in the second-level cache for all tokens of a part.
+const STORED_CHUNK: usize = 64 << 10;
 
-/// Pairs are read where they are stored.
-unsafe fn run_stored_pairs<V: Tiles>(job: &LinearJob<'_>) {
+/// Panels are read where they are stored.
+unsafe fn run_stored<V: Tiles, K: OfKind>(job: &LinearJob<'_>) {
+    let column = if K::KIND == Kind::F32 { 4 * PANEL_ROWS } else { 2 * PANEL_ROWS };
     let panel_bytes = job.spec.panel_bytes();
     let chunk = |p: usize, _: usize, first: usize, _: usize| {
-        (job.weights[p * panel_bytes + first * 2 * PANEL_ROWS..].as_ptr(), panel_bytes)
+        (job.weights[p * panel_bytes + first * column..].as_ptr(), panel_bytes)
     };
     // SAFETY: passed on.
-    unsafe { run_chunks::<V, kind::Pairs>(job, PAIR_CHUNK, chunk) }
+    unsafe { run_chunks::<V, K>(job, STORED_CHUNK / column, chunk) }
+}
+
+/// Panels of a chunk: those of a tile.
+fn chunk_panels<V: Tiles>(tokens: usize) -> usize {
+    if tokens > V::PANELS_TO { 1 } else { V::FLOAT_TILE.0 }
 }
 
 /// Goes over some hundred tokens, then panels, then chunks of `most_cols` columns, which `chunk(first panel, panels, first
@@ -229,9 +236,9 @@ unsafe fn run_chunks<V: Tiles, K: OfKind>(
     most_cols: usize,
     chunk: impl Fn(usize, usize, usize, usize) -> (*const u8, usize),
 ) {
-    let (most_panels, most_tokens) = V::FLOAT_TILE;
+    let (most_panels, most_tokens) = (chunk_panels::<V>(job.tokens), V::FLOAT_TILE.1);
     let per_word = if K::KIND == Kind::Pairs { 2 } else { 1 };
-    let parts = job.tokens.div_ceil(EXPANDED_TOKENS);
+    let parts = job.tokens.div_ceil(FLOAT_TOKENS);
     for part in 0..parts {
         let tokens = part * job.tokens / parts..(part + 1) * job.tokens / parts;
         let groups = tokens.len().div_ceil(most_tokens);

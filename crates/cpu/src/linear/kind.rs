@@ -58,17 +58,15 @@ kinds! {
     /// Lookups of floats, a kind for each table.
     LookupNf4
     LookupFp4
-    /// Super tables, a kind for each table.
     Ternary
     Iq2Xxs
     Iq2Xs
     Iq2S
     Iq3Xxs
     Iq3S
-    TableIq1
+    Iq1S
+    Iq1M
     TableIq4
-    /// The same with scales of 16 columns.
-    Table16Iq1
     /// Coded kinds with two scales in bytes, panel after panel: zero point 128, f32 scale per 16 columns.
     FullHalves
     /// f32 scale and minimum per 16 columns.
@@ -124,9 +122,9 @@ impl Kind {
     /// Where the product has no kinds (trellises).
     pub fn of(spec: &PanelSpec) -> Kind {
         match (spec.layout(), spec.format()) {
-            (PanelLayout::SuperTable, FormatId::IQ1_S) => Kind::TableIq1,
             (PanelLayout::SuperTable, _) => Kind::TableIq4,
-            (PanelLayout::SuperTable16, _) => Kind::Table16Iq1,
+            (PanelLayout::Iq1S, _) => Kind::Iq1S,
+            (PanelLayout::Iq1M, _) => Kind::Iq1M,
             (PanelLayout::Ternary, _) => Kind::Ternary,
             (PanelLayout::Iq2Xxs, _) => Kind::Iq2Xxs,
             (PanelLayout::Iq2Xs, _) => Kind::Iq2Xs,
@@ -194,8 +192,9 @@ impl Kind {
             Kind::Iq2S => PanelLayout::Iq2S,
             Kind::Iq3Xxs => PanelLayout::Iq3Xxs,
             Kind::Iq3S => PanelLayout::Iq3S,
-            Kind::TableIq1 | Kind::TableIq4 => PanelLayout::SuperTable,
-            Kind::Table16Iq1 => PanelLayout::SuperTable16,
+            Kind::Iq1S => PanelLayout::Iq1S,
+            Kind::Iq1M => PanelLayout::Iq1M,
+            Kind::TableIq4 => PanelLayout::SuperTable,
             Kind::Bf16 | Kind::Pairs => PanelLayout::Bf16,
             Kind::F16 => PanelLayout::F16,
             Kind::F32 => PanelLayout::F32,
@@ -223,7 +222,8 @@ impl Kind {
     /// The values behind the codes of a kind with a table, raised by 128.
     pub const fn table(self) -> &'static [u8; 16] {
         crate::panel::table(match self {
-            Kind::TableIq1 | Kind::Table16Iq1 => FormatId::IQ1_S,
+            Kind::Iq1S => FormatId::IQ1_S,
+            Kind::Iq1M => FormatId::IQ1_M,
             Kind::Iq3Xxs => FormatId::IQ3_XXS,
             Kind::Iq3S => FormatId::IQ3_S,
             Kind::TableIq4 | Kind::HalfTable => FormatId::IQ4_XS,
@@ -258,17 +258,15 @@ impl Kind {
         }
     }
 
+    /// Whether codes are entries of a code book of values.
+    pub const fn is_value_book(self) -> bool {
+        matches!(self, Kind::Iq1S | Kind::Iq1M)
+    }
+
     /// Whether a kind is expanded whatever the number of tokens.
     pub const fn is_coded(self) -> bool {
-        let of_tables = matches!(
-            self,
-            Kind::HalfTable
-                | Kind::Nvfp4
-                | Kind::FloatTable16
-                | Kind::TableIq1
-                | Kind::TableIq4
-                | Kind::Table16Iq1
-        );
+        let of_tables =
+            matches!(self, Kind::HalfTable | Kind::Nvfp4 | Kind::FloatTable16 | Kind::TableIq4);
         of_tables || self.is_float_code()
     }
 

@@ -136,7 +136,7 @@ pub fn scratch_lines(spec: &PanelSpec) -> usize {
     let residuals = residuals::scratch_lines(most(Isa::Avx2).max(most(Isa::Avx512)), blocks);
     #[cfg(not(target_arch = "x86_64"))]
     let residuals = 0;
-    (2 * blocks * 12).max(runs).max(4 * F32_CHUNK) + residuals
+    (2 * blocks * 12).max(runs).max(CHUNK_LINES) + residuals
 }
 
 /// Blocks expanded at a time, up to half as many more where that is all: two panels of them fit
@@ -213,6 +213,11 @@ pub fn parts(
 
 /// Most tokens of a part: whole tiles.
 fn tokens_at_once(isa: Isa, spec: &PanelSpec, encoding: Encoding) -> usize {
+    // With AVX2 floats go by chunks of columns, which most tokens share.
+    let floats = matches!(encoding, Encoding::F32 | Encoding::Bf16);
+    if floats && matches!(isa, Isa::Avx2 | Isa::AvxVnni) {
+        return FLOAT_TOKENS.next_multiple_of(TILE_TOKENS);
+    }
     let blocks = spec.cols().div_ceil(32);
     let tiles = tiles_at_once(isa, blocks);
     let lines = match encoding {
@@ -225,8 +230,10 @@ fn tokens_at_once(isa: Isa, spec: &PanelSpec, encoding: Encoding) -> usize {
     fit.clamp(FEWEST_AT_ONCE, MOST_CHAINS).next_multiple_of(TILE_TOKENS)
 }
 
-/// Columns that the f32 kernels expand at a time.
-const F32_CHUNK: usize = 128;
+/// Lines that the f32 kernels expand at a time at most.
+const CHUNK_LINES: usize = 1024;
+/// Tokens that pass over a chunk of columns of floats at most.
+const FLOAT_TOKENS: usize = 256;
 
 /// Computes the panels of `job` for all its tokens.
 ///

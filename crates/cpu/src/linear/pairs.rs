@@ -31,8 +31,8 @@ const fn steps(kind: Kind) -> usize {
     match kind {
         Iq2Xxs | Iq2Xs | Iq2S | Iq3Xxs => 2,
         _ if kind.is_narrow() || kind.is_of_bits() => 8,
-        Zero5 | Min5 | Super5 | Table4 => 4,
-        Super6 => 2,
+        Zero5 | Min5 | Super5 | Table4 | Iq1S => 4,
+        Super6 | Iq1M => 2,
         _ => 1,
     }
 }

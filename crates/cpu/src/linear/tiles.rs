@@ -47,6 +47,10 @@ pub(super) trait Tiles: Vector {
     const PAIRS: bool;
     /// Most panels and tokens of a tile in the float arithmetics.
     const FLOAT_TILE: (usize, usize);
+    /// Most tokens of a tile of more than one panel there.
+    const PANELS_TO: usize;
+    /// Lines of a chunk of columns of a tile's panels that is expanded to f32: a column of a panel is one.
+    const CHUNK_LINES: usize;
     /// Most tokens for which tiles take the codes of floats apart themselves.
     const CODED_TOKENS: usize;
     /// Tokens from which on expanding panels to bytes first pays.

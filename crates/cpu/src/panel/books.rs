@@ -1,4 +1,4 @@
-//! Blocks of indices into code books of magnitudes (iq2 and iq3), in as many bits as files have.
+//! Blocks of indices into code books of magnitudes (iq2 and iq3) and of values (iq1), in as many bits as files have.
 //!
 //! ```text
 //! group = [d f16 × 16][scales u4: one or two of each block, unless in the signs][block 0] … [block 7]
@@ -9,6 +9,14 @@
 //!
 //! Where files keep 7 signs of eight columns (xxs, xs), so does the word: its upper four bits, the last columns of
 //! the runs, are the scale, or the ninth bits of the indices of iq2_xs.
+//!
+//! ```text
+//! iq1_s: block = indices: byte [run][row], four runs of eight columns
+//!                half [row]; bits 3r .. of it are the upper bits of the index of run r, bits 12–14 the scale u3,
+//!                bit 15 whether δ is negative
+//! iq1_m: group = [d f16 × 16][four scales u3 of each two blocks: byte [row], lowest first; upper bits u4][block 0] …
+//!        block = the same, but that a half has four bits for each run: upper bits, whether δ is negative
+//! ```
 
 use super::layout::{PanelLayout, PanelSpec, table};
 use super::{BLOCK_COLS, PANEL_ROWS};
@@ -141,4 +149,68 @@ pub(super) fn lane(
         }
     };
     (values, [0, 1].map(|s| unit * (2 * scale(s) + 1) as f32))
+}
+
+/// Rows of indices into a code book of values, into one panel.
+pub(super) fn repack_values(format: FormatId, row_bytes: usize, src: &[u8], dst: &mut [u8]) {
+    let Some(layout) = PanelLayout::of(format) else { return };
+    let Some(group) = layout.group() else { return };
+    let bytes = format.info().block_bytes;
+    for (i, to) in dst.chunks_exact_mut(group.bytes()).enumerate().take(row_bytes / bytes) {
+        let (head, blocks) = to.split_at_mut(group.scale_bytes);
+        for (row, src) in src.chunks_exact(row_bytes).enumerate() {
+            let stored = &src[i * bytes..][..bytes];
+            for (b, block) in blocks.chunks_exact_mut(group.low_bytes).enumerate() {
+                let Indexed { d, indices, signs, scales } = Indexed::read(format, stored, b);
+                head[2 * row..][..2].copy_from_slice(&d.to_le_bytes());
+                let minus = |r: usize| (signs >> (8 * r)) as u16 & 1;
+                let half = if layout == PanelLayout::Iq1S {
+                    let bits = u16::from(scales[0]) << 12 | minus(0) << 15;
+                    (0..4).fold(bits, |half, r| half | (indices[r] >> 8) << (3 * r))
+                } else {
+                    let twelve = u16::from(scales[0] | scales[1] << 3) << (6 * (b % 2));
+                    let at = 32 + 24 * (b / 2);
+                    head[at + row] |= twelve as u8;
+                    head[at + 16 + row % 8] |= ((twelve >> 8) as u8) << (row / 8 * 4);
+                    (0..4).fold(0, |half, r| half | (indices[r] >> 8 | minus(r) << 3) << (4 * r))
+                };
+                (0..4).for_each(|r| block[16 * r + row] = indices[r] as u8);
+                block[64 + 2 * row..][..2].copy_from_slice(&half.to_le_bytes());
+            }
+        }
+    }
+}
+
+/// Values (raised by the zero point) and scales of a row of block `b` of a group of values.
+pub(super) fn lane_of_values(
+    spec: &PanelSpec,
+    group: &[u8],
+    b: usize,
+    row: usize,
+) -> ([u8; BLOCK_COLS], [f32; 2]) {
+    let sizes = spec.layout().group().expect("a layout of code books");
+    let block = &group[sizes.scale_bytes + b * sizes.low_bytes..][..sizes.low_bytes];
+    let half_at = |bytes: &[u8], at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+    let half = half_at(block, 64 + 2 * row);
+    let small = spec.layout() == PanelLayout::Iq1S;
+    let values = std::array::from_fn(|c| {
+        let r = c / 8;
+        let (upper, minus) = match small {
+            true => (half >> (3 * r) & 7, half >> 15),
+            false => (half >> (4 * r) & 7, half >> (4 * r + 3) & 1),
+        };
+        let entry =
+            code_book(spec.format())[usize::from(block[16 * r + row]) | usize::from(upper) << 8];
+        table(spec.format())[usize::from(entry >> (2 * (c % 8)) & 3 | minus << 3)]
+    });
+    let unit = f16_to_f32(half_at(group, 2 * row)) * 0.125;
+    let scale = |s: usize| match small {
+        true => half >> 12 & 7,
+        false => {
+            let at = 32 + 24 * (b / 2);
+            let upper = group[at + 16 + row % 8] >> (row / 8 * 4) & 15;
+            (u16::from(group[at + row]) | u16::from(upper) << 8) >> (6 * (b % 2) + 3 * s) & 7
+        }
+    };
+    (values, [0, 1].map(|s| unit * f32::from(2 * scale(s) + 1)))
 }

@@ -41,10 +41,12 @@ pub enum PanelLayout {
     Iq3Xxs,
     /// Code book entries of four magnitudes and 32 signs, two-level scale per 32.
     Iq3S,
+    /// Code book entries of eight values, a δ and a two-level scale per 32: see `books`.
+    Iq1S,
+    /// Code book entries of eight values, each with a δ, two-level scale per 16.
+    Iq1M,
     /// 4-bit indices into the format's table, two-level scale per 32.
     SuperTable,
-    /// 4-bit indices into the format's table, two-level scale per 16.
-    SuperTable16,
     /// 4-bit indices into the format's table, f16 scale per 32.
     HalfTable,
     /// 4-bit indices into the doubled e2m1 table, e4m3 scale per 16.
@@ -124,8 +126,9 @@ impl PanelLayout {
             FormatId::IQ2_S => PanelLayout::Iq2S,
             FormatId::IQ3_XXS => PanelLayout::Iq3Xxs,
             FormatId::IQ3_S => PanelLayout::Iq3S,
-            FormatId::IQ1_S | FormatId::IQ4_XS => PanelLayout::SuperTable,
-            FormatId::IQ1_M => PanelLayout::SuperTable16,
+            FormatId::IQ1_S => PanelLayout::Iq1S,
+            FormatId::IQ1_M => PanelLayout::Iq1M,
+            FormatId::IQ4_XS => PanelLayout::SuperTable,
             FormatId::IQ4_NL => PanelLayout::HalfTable,
             FormatId::NVFP4 => PanelLayout::Nvfp4,
             FormatId::FP4_F32 => PanelLayout::FloatTable16,
@@ -167,8 +170,9 @@ impl PanelLayout {
             PanelLayout::Iq2S => (8, 160, 144, 0),
             PanelLayout::Iq3Xxs => (8, 32, 192, 0),
             PanelLayout::Iq3S => (8, 96, 208, 0),
+            PanelLayout::Iq1S => (8, 32, 96, 0),
+            PanelLayout::Iq1M => (8, 128, 96, 0),
             PanelLayout::SuperTable => (8, 192, 256, 0),
-            PanelLayout::SuperTable16 => (8, 320, 256, 0),
             PanelLayout::HalfTable => (2, 64, 256, 0),
             PanelLayout::Nvfp4 => (1, 32, 256, 0),
             PanelLayout::FloatTable16 | PanelLayout::Flat4 => (1, 128, 256, 0),
@@ -191,9 +195,9 @@ impl PanelLayout {
         use PanelLayout::*;
         match self {
             Zero4 | Ternary => 8,
-            Zero5 | Table4 => 16,
-            Super6 => 32,
-            Zero8 | Super3 | SuperTable | SuperTable16 | HalfTable | FloatTable16 => 128,
+            Zero5 | Table4 | Iq1S => 16,
+            Super6 | Iq1M => 32,
+            Zero8 | Super3 | SuperTable | HalfTable | FloatTable16 => 128,
             Iq2Xxs | Iq2Xs | Iq2S | Iq3Xxs | Iq3S | Nvfp4 => 128,
             _ => 0,
         }
@@ -210,7 +214,7 @@ impl PanelLayout {
     pub const fn scale_cols(self) -> usize {
         use PanelLayout::*;
         match self {
-            Super2 | Super3 | Super6 | SuperTable16 | FloatTable16 | Nvfp4 | Iq2Xs | Iq2S => 16,
+            Super2 | Super3 | Super6 | FloatTable16 | Nvfp4 | Iq2Xs | Iq2S | Iq1M => 16,
             Bf16 | F16 | F32 | Trellis4 => 0,
             _ => BLOCK_COLS,
         }
@@ -225,6 +229,11 @@ impl PanelLayout {
     pub const fn is_book(self) -> bool {
         use PanelLayout::*;
         matches!(self, Iq2Xxs | Iq2Xs | Iq2S | Iq3Xxs | Iq3S)
+    }
+
+    /// Whether codes are entries of a code book of values, each with a δ.
+    pub const fn is_value_book(self) -> bool {
+        matches!(self, PanelLayout::Iq1S | PanelLayout::Iq1M)
     }
 
     /// Bytes of one panel of `cols` columns.
@@ -258,7 +267,8 @@ pub const fn table(format: FormatId) -> &'static [u8; 16] {
         FormatId::IQ4_NL | FormatId::IQ4_XS => raised!(IQ4_NL, 128),
         FormatId::IQ3_XXS => raised!(IQ3_XXS, 128),
         FormatId::IQ3_S => raised!(IQ3_S, 128),
-        FormatId::IQ1_S | FormatId::IQ1_M => raised!(IQ1_S, 128),
+        FormatId::IQ1_S => raised!(IQ1_S, 16),
+        FormatId::IQ1_M => raised!(IQ1_S, 32),
         FormatId::NVFP4 | FormatId::FP4_F32 => raised!(NVFP4, 128),
         FormatId::MXFP4 => raised!(MXFP4, 16),
         _ => raised!(IQ2_XXS, 128),

@@ -43,8 +43,8 @@
 //! | Super3 | q3_k | (d·(sc − 32))·(q − 4) | d f16, (sc u6 × 2) × 8               |
 //! | Ternary | tq1_0, tq2_0 | d·(q − 1) | d f16, 8 blocks                        |
 //! | Iq2Xxs, Iq2Xs, Iq2S, Iq3Xxs, Iq3S | the same | see [`books`] | d f16, s u4 |
-//! | SuperTable | iq1_s, iq4_xs | (u·sc)·v\[q\] | u f32, sc i8 × 8            |
-//! | SuperTable16 | iq1_m | (u·sc)·v\[q\] | u f32, sc i8 × 16                   |
+//! | Iq1S, Iq1M | the same | see [`books`] | d f16, s u3                       |
+//! | SuperTable | iq4_xs | (u·sc)·v\[q\] | u f32, sc i8 × 8                   |
 //! | HalfTable | iq4_nl | d·v\[q\] | d f16, 2 blocks                             |
 //! | Nvfp4 | nvfp4 | (s/2)·v\[q\] | s e4m3 × 2                                |
 //! | FloatTable16 | fp4_f32 | s·v\[q\] | s f32 × 2                               |

@@ -26,6 +26,9 @@ impl PanelSpec {
             ($($id:ident)*) => {
                 match self.format() {
                     format if self.layout().is_book() => books::repack(format, row_bytes, src, dst),
+                    format if self.layout().is_value_book() => {
+                        books::repack_values(format, row_bytes, src, dst);
+                    }
                     $(FormatId::$id => repack_codes(FormatId::$id, row_bytes, src, dst),)*
                     FormatId::BF16 => repack_pairs(row_bytes, src, dst),
                     FormatId::F16 => repack_floats::<2>(row_bytes, src, dst),
@@ -36,7 +39,7 @@ impl PanelSpec {
         }
         by_format!(
             Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K MXFP4 NVFP4 TQ1_0 TQ2_0
-            IQ1_S IQ1_M IQ4_NL IQ4_XS
+            IQ4_NL IQ4_XS
             U4_32 U4_64 U4_128 U8_32 U8_64 U8_128 FP4_F32 E4M3_32 NF4_64 FP4_64
         );
     }
@@ -188,10 +191,6 @@ fn put_scales(
         PanelLayout::SuperTable => {
             put_float(scales, 0, row, fields.floats[0]);
             scales[64 + 16 * b + row] = fields.sub_scales[2 * b];
-        }
-        PanelLayout::SuperTable16 => {
-            put_float(scales, 0, row, fields.floats[0]);
-            put_pair(scales, 64 + 32 * b, row, &fields.sub_scales[2 * b..]);
         }
         PanelLayout::Nvfp4 => put_pair(scales, 0, row, &fields.sub_scales[stored_block % 2 * 2..]),
         PanelLayout::FloatTable16 => {
@@ -348,8 +347,11 @@ impl PanelSpec {
         let group = self.layout().group().expect("an integer layout");
         let bytes = &panel[block / group.blocks * group.bytes()..][..group.bytes()];
         let b = block % group.blocks;
-        if self.layout().is_book() {
-            let (codes, scales) = books::lane(self, bytes, b, row);
+        if self.layout().is_book() || self.layout().is_value_book() {
+            let (codes, scales) = match self.layout().is_book() {
+                true => books::lane(self, bytes, b, row),
+                false => books::lane_of_values(self, bytes, b, row),
+            };
             let (zero, mins) = (self.layout().zero(), [-0.0; 2]);
             return Lane { codes, zero, scales, mins, values: Values::Integers };
         }
@@ -439,10 +441,6 @@ fn lane_of_group(
         }
         Table4 => lane(raised(), [e8m0_to_f32_half(bytes[16 * b + row]); 2], mins),
         SuperTable => lane(raised(), [full(0) * signed(64 + 16 * b); 2], mins),
-        SuperTable16 => {
-            let scale = |s: usize| full(0) * signed(64 + 32 * b + 16 * s);
-            lane(raised(), [scale(0), scale(1)], mins)
-        }
         Nvfp4 => {
             let scale = |s: usize| 0.5 * e4m3_to_f32(bytes[16 * s + row]);
             lane(raised(), [scale(0), scale(1)], mins)
@@ -528,7 +526,7 @@ mod tests {
     #[test]
     fn panels_of_files_types_take_no_more_than_the_file() {
         // Those that are still laid out wider, and how much at most.
-        let wider = [(FormatId::IQ1_S, 2.81), (FormatId::IQ1_M, 2.65), (FormatId::TQ1_0, 1.23)];
+        let wider = [(FormatId::TQ1_0, 1.23)];
         for format in FORMATS.iter().filter(|f| f.id.is_weight() && f.ggml_type.is_some()) {
             let spec = PanelSpec::new(format.id, 4096, 2048).expect("a legal shape");
             let most =

@@ -177,6 +177,26 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
         }
     }
     #[inline(always)]
+    unsafe fn words_of<const BITS: u32>(
+        table: &[u32; 4096],
+        bytes: *const u8,
+        halves: *const u8,
+        run: usize,
+    ) -> [__m256i; 2] {
+        unsafe {
+            let word = |row: usize| {
+                let half = u32::from(halves.cast::<u16>().add(row).read_unaligned());
+                let upper = half >> (BITS * run as u32);
+                let upper = if BITS == 4 { upper & 15 } else { upper & 7 | half >> 12 & 8 };
+                *table.get_unchecked(usize::from(*bytes.add(row)) | (upper as usize) << 8) as i32
+            };
+            halves_of!(i => {
+                let w = |row: usize| word(8 * i + row);
+                _mm256_setr_epi32(w(0), w(1), w(2), w(3), w(4), w(5), w(6), w(7))
+            })
+        }
+    }
+    #[inline(always)]
     unsafe fn even_signs(v: [__m256i; 2]) -> [__m256i; 2] {
         unsafe {
             both!(v => {
@@ -331,6 +351,10 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
     #[inline(always)]
     unsafe fn lanes(from: *const u8) -> [__m256i; 2] {
         unsafe { halves_of!(i => _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.add(8 * i).cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn halves(from: *const u8) -> [__m256i; 2] {
+        unsafe { halves_of!(i => _mm256_cvtepu16_epi32(_mm_loadu_si128(from.add(16 * i).cast()))) }
     }
     #[inline(always)]
     unsafe fn fours(from: *const u8) -> [__m256i; 2] {

@@ -153,6 +153,28 @@ impl<const PAIRS: bool> Vector for Avx512<PAIRS> {
         }
     }
     #[inline(always)]
+    unsafe fn words_of<const BITS: u32>(
+        table: &[u32; 4096],
+        bytes: *const u8,
+        halves: *const u8,
+        run: usize,
+    ) -> __m512i {
+        unsafe {
+            let halves = Self::halves(halves);
+            let upper = _mm512_srl_epi32(halves, _mm_cvtsi32_si128((BITS * run as u32) as i32));
+            let upper = match BITS {
+                4 => _mm512_and_si512(upper, _mm512_set1_epi32(15)),
+                _ => {
+                    let second = _mm512_srli_epi32::<12>(halves);
+                    let second = _mm512_and_si512(second, _mm512_set1_epi32(8));
+                    _mm512_or_si512(_mm512_and_si512(upper, _mm512_set1_epi32(7)), second)
+                }
+            };
+            let index = _mm512_or_si512(Self::lanes(bytes), _mm512_slli_epi32::<8>(upper));
+            _mm512_i32gather_epi32::<4>(index, table.as_ptr().cast())
+        }
+    }
+    #[inline(always)]
     unsafe fn even_signs(v: __m512i) -> __m512i {
         unsafe {
             let v = _mm512_and_si512(v, _mm512_set1_epi32(0x0fff_ffff));
@@ -243,6 +265,10 @@ impl<const PAIRS: bool> Vector for Avx512<PAIRS> {
     #[inline(always)]
     unsafe fn lanes(from: *const u8) -> __m512i {
         unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn halves(from: *const u8) -> __m512i {
+        unsafe { _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast())) }
     }
     #[inline(always)]
     unsafe fn fours(from: *const u8) -> __m512i {

@@ -46,7 +46,7 @@ pub(crate) trait Vector: Sized {
     unsafe fn left<const BITS: u32>(v: Self::Int) -> Self::Int;
     /// Each 16-bit part shifted right.
     unsafe fn right<const BITS: u32>(v: Self::Int) -> Self::Int;
-    /// Each 16-bit part shifted left by `bits`, which is a constant after inlining.
+    /// Each 16-bit part shifted left by `bits`.
     unsafe fn left_by(v: Self::Int, bits: u32) -> Self::Int;
     /// Each 16-bit part shifted right, likewise.
     unsafe fn right_by(v: Self::Int, bits: u32) -> Self::Int;
@@ -58,6 +58,14 @@ pub(crate) trait Vector: Sized {
         table: &[u32],
         bytes: *const u8,
         which: Self::Int,
+    ) -> Self::Int;
+    /// Words of a table of two of 2048: those that a byte and three bits of a half, from bit `BITS`·`run` on, name; of the
+    /// second table where the next of four bits is set, or of three the highest bit of the half.
+    unsafe fn words_of<const BITS: u32>(
+        table: &[u32; 4096],
+        bytes: *const u8,
+        halves: *const u8,
+        run: usize,
     ) -> Self::Int;
     /// Bits 28 + r of words: whether bits r and r + 4 of their bytes, those of the upper four left out, are odd in number.
     unsafe fn even_signs(v: Self::Int) -> Self::Int;
@@ -111,6 +119,8 @@ pub(crate) trait Vector: Sized {
     unsafe fn unsigned(from: *const u8) -> Self::Float;
     /// 16 unsigned bytes, one to a lane.
     unsafe fn lanes(from: *const u8) -> Self::Int;
+    /// 16 unsigned 16-bit numbers, one to a lane.
+    unsafe fn halves(from: *const u8) -> Self::Int;
     /// The low nibbles of 8 bytes in lanes 0–7, the high ones in lanes 8–15.
     unsafe fn fours(from: *const u8) -> Self::Int;
     /// 16 signed bytes as floats.
