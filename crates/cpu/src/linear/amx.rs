@@ -26,9 +26,8 @@ const L2_BYTES: usize = 1 << 20;
 /// Whether a job is one for tiles.
 pub(super) fn is_worth(job: &LinearJob<'_>) -> bool {
     let kind = Kind::of(&job.spec);
-    let of_bits = kind.is_of_bits() && kind != Kind::Ternary;
-    let other = kind.is_coded() || of_bits || kind.is_value_book() || kind.is_flat();
-    job.encoding.is_bytes() && job.tokens >= WORTH_FROM && !other
+    let coded = kind.is_coded() && kind != Kind::Ternary;
+    job.encoding.is_bytes() && job.tokens >= WORTH_FROM && !coded && !kind.is_flat()
 }
 
 /// Computes a job of the int8 encoding.

@@ -52,13 +52,12 @@ pub(super) unsafe fn linear<V: Tiles>(job: &LinearJob<'_>, scratch: &mut [Line])
 
 /// Goes over tokens by what fits the L2 cache, then panels by tiles.
 unsafe fn run<V: Tiles, K: OfKind>(job: &LinearJob<'_>, scratch: &mut [Line]) {
-    if job.tokens <= V::TWO_STREAMS && !const { K::KIND.is_coded() } {
+    if job.tokens <= V::TWO_STREAMS {
         // SAFETY: passed on.
         return unsafe { run_few::<V, K>(job) };
     }
     let panels = V::BYTE_TILE.0;
-    let expanded =
-        const { K::KIND.is_coded() } || job.tokens >= const { expand_from::<V>(K::KIND) };
+    let expanded = job.tokens >= const { expand_from::<V>(K::KIND) };
     let wide = expanded && const { K::KIND.expanded(V::EXPANDS).is_wide() };
     let full = expanded && !wide;
     for tokens in parts(V::ISA, &job.spec, job.encoding, 0..job.tokens) {
@@ -89,9 +88,9 @@ unsafe fn run<V: Tiles, K: OfKind>(job: &LinearJob<'_>, scratch: &mut [Line]) {
     }
 }
 
-/// Tokens from which on expanding panels of a kind pays: entries of code books are dear to take apart.
+/// Tokens from which on expanding panels of a kind pays: entries of tables and code books are dear to take apart.
 const fn expand_from<V: Tiles>(kind: Kind) -> usize {
-    let dear = kind.is_book() || kind.is_value_book();
+    let dear = kind.is_book() || kind.is_value_book() || kind.is_table();
     if dear && V::EXPAND_FROM > 5 { 5 } else { V::EXPAND_FROM }
 }
 
@@ -461,9 +460,12 @@ unsafe fn start<V: Tiles, K: OfKind, const W: usize, const C: usize>(
         if !const { K::KIND.has_min() } {
             for c in 0..C {
                 let from = match K::KIND {
-                    Kind::FullHalves | Kind::Super3 | Kind::Iq2Xs | Kind::Iq2S => {
-                        V::int(half_start::<V>(t, line, c, half))
-                    }
+                    Kind::FullHalves
+                    | Kind::Super3
+                    | Kind::Iq2Xs
+                    | Kind::Iq2S
+                    | Kind::Nvfp4
+                    | Kind::FloatTable16 => V::int(half_start::<V>(t, line, c, half)),
                     _ => V::int(word::<V>(t, line, c, t.start + half)),
                 };
                 for sums in &mut sums {
@@ -568,8 +570,7 @@ pub(super) unsafe fn unpack<V: Tiles, K: OfKind, const STEP: usize>(
     const TABLE: [u8; 16] = [16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4];
     // SAFETY: the block's planes are inside the panel.
     unsafe {
-        let books = const { K::KIND.is_value_book() };
-        if const { K::KIND.is_coded() || K::KIND.is_of_bits() } || books {
+        if const { K::KIND.is_coded() } {
             return coded::unpack::<V, K, STEP>(codes);
         }
         if const { K::KIND.sizes().low == 512 } {
@@ -617,8 +618,7 @@ pub(super) unsafe fn scale_and_min<V: Tiles, K: OfKind, const HALF: usize>(
     // SAFETY: the group's scales are inside the panel.
     unsafe {
         let expanded = const { K::KIND.is_expanded_whole() };
-        let coded = const { K::KIND.is_coded() || K::KIND.is_of_bits() || K::KIND.is_flat() };
-        if coded || expanded || const { K::KIND.is_value_book() } {
+        if expanded || const { K::KIND.is_coded() || K::KIND.is_flat() } {
             return coded::scale_and_min::<V, K, HALF>(scales, b);
         }
         let none = V::float(V::same(0));

@@ -1,5 +1,5 @@
-//! Kinds whose codes are taken apart before any product: tables of sixteen values; those of 2- and 3-bit codes, which few
-//! tokens take apart themselves; the scales of flat ones, and of codes of floats.
+//! Kinds whose codes are taken apart: tables of sixteen values, 2- and 3-bit codes, entries of code books; the scales of flat
+//! ones, and of codes of floats.
 
 use super::books;
 use super::kind::{Kind, OfKind};

@@ -263,11 +263,14 @@ impl Kind {
         matches!(self, Kind::Iq1S | Kind::Iq1M)
     }
 
-    /// Whether a kind is expanded whatever the number of tokens.
+    /// Whether codes of four bits are indices into a table of signed bytes, here raised by 128.
+    pub const fn is_table(self) -> bool {
+        matches!(self, Kind::HalfTable | Kind::Nvfp4 | Kind::FloatTable16 | Kind::TableIq4)
+    }
+
+    /// Whether codes are taken apart as `coded` does.
     pub const fn is_coded(self) -> bool {
-        let of_tables =
-            matches!(self, Kind::HalfTable | Kind::Nvfp4 | Kind::FloatTable16 | Kind::TableIq4);
-        of_tables || self.is_float_code()
+        self.is_table() || self.is_of_bits() || self.is_value_book()
     }
 
     /// Whether codes are stored as they are, beside an f32 scale and minimum.
@@ -400,8 +403,8 @@ impl Kind {
 
     /// What a kind expands to.
     pub const fn expanded(self, how: Expands) -> Kind {
-        let taken_apart = self.is_of_bits() && !self.is_narrow();
-        match (self.is_coded() || taken_apart, self.is_full(), how) {
+        let any_byte = self.is_table() || self.is_of_bits() && !self.is_narrow();
+        match (any_byte, self.is_full(), how) {
             (true, _, Expands::Signs) | (_, true, Expands::Signs) => self.signs(),
             (true, _, Expands::Bytes) if self.has_halves() => self.full(),
             _ => self.wide(),

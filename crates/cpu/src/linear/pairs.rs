@@ -37,6 +37,11 @@ const fn steps(kind: Kind) -> usize {
     }
 }
 
+/// Whether bytes are raised by 128, as they are stored or out of a table.
+const fn is_full(kind: Kind) -> bool {
+    kind.is_full() || kind.is_table()
+}
+
 /// The magnitudes of a code book; of other kinds, whose tables are of something else, nothing.
 const fn magnitudes(kind: Kind) -> [u8; 16] {
     let (table, mut magnitudes, mut i) = (kind.table(), [0; 16], 0);
@@ -222,7 +227,7 @@ impl<const N: usize> Sums<N> {
                 for n in 0..N {
                     let a = lines.word::<C>(n, 2 * STEP + half);
                     for i in 0..2 {
-                        let pairs = match const { K::KIND.is_full() } {
+                        let pairs = match const { is_full(K::KIND) } {
                             true => full_pairs(q[i], a),
                             false if const { K::KIND.is_book() } => {
                                 _mm256_maddubs_epi16(q[i], _mm256_sign_epi8(a, signs[i]))
@@ -356,7 +361,7 @@ unsafe fn start<K: OfKind, const HALF: usize, const C: usize>(
             let sum = _mm256_sub_epi32(lines.word::<C>(n, HALF_SUM + HALF), V::same(BIAS));
             return _mm256_add_epi32(_mm256_srai_epi32::<3>(sum), V::same(BIAS));
         }
-        match const { (K::KIND.is_full(), K::KIND.has_min(), K::KIND.has_halves()) } {
+        match const { (is_full(K::KIND), K::KIND.has_min(), K::KIND.has_halves()) } {
             (false, true, _) | (true, false, _) => V::same(BIAS),
             (false, false, halves) => lines.word::<C>(n, t.start + if halves { HALF } else { 0 }),
             // B + 128·Σa from B − 128·Σa.
