@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokenmill_cpu::{CpuDevice, CpuOptions};
-use tokenmill_engine::load::LoadOptions;
+use tokenmill_engine::load::{LoadOptions, WeightBits};
 use tokenmill_engine::start::{ServeOptions, Served};
 use tokenmill_engine::{DraftMode, Event, Events, Host, Request};
 use tokenmill_ir::{KvFormat, Mode};
@@ -22,6 +22,7 @@ fn load(host: &Host, name: &str, path: &str, context: u32) -> Served {
         step_tokens: 512,
         memory_bytes: u64::MAX,
         images: true,
+        weights: WeightBits::Auto,
     };
     let watch = |_, _| ControlFlow::Continue(());
     let model = host.load(name, Path::new(path), &options, watch).expect("loaded");

@@ -284,6 +284,17 @@ pub enum Kv {
     K8v4,
 }
 
+/// Memory that weights take; no answer depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Bits {
+    /// As much as in the file.
+    Own,
+    /// As much as is fastest.
+    Wide,
+    /// The fastest while there is room.
+    Auto,
+}
+
 /// Where guesses of the next tokens come from; no answer depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Draft {
@@ -323,6 +334,10 @@ pub struct Machine {
     /// Memory to stay within, such as 8G; default: what is free.
     #[arg(long, value_parser = bytes)]
     pub mem: Option<u64>,
+    /// Memory that weights out of code books (IQ1 to IQ3) take: as much as their file (own), or more, which is faster (wide);
+    /// changes speed, no answer. Default: auto, wide while contexts and streams lose nothing by it.
+    #[arg(long, value_enum, default_value_t = Bits::Auto)]
+    pub weights: Bits,
     /// Where guesses of the next tokens come from; changes speed, no answer. Default: ngram, or the
     /// draft model.
     #[arg(long, value_enum)]

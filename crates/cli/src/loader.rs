@@ -202,9 +202,10 @@ impl ModelLoader {
         let context = served.engine.longest();
         let (eyes, blind) = eyes(served.sight);
         let mut lines = vec![format!(
-            "{id} on {} · context {context} · weights {}, cache {} ({} a token)",
+            "{id} on {} · context {context} · weights {}{}, cache {} ({} a token)",
             served.caps.name,
             size(served.fit.weight_bytes),
+            if served.fit.wide_weights { " (code books written out)" } else { "" },
             size(served.fit.cache_bytes),
             size(served.fit.token_bytes),
         )];

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokenmill_backend::Device;
 use tokenmill_engine::kv_divergence::{KL_LIMIT, cache_cost};
-use tokenmill_engine::load::{LoadFailure, LoadOptions, LoadedModel, fixed_bytes, load, read};
+use tokenmill_engine::load::{
+    LoadFailure, LoadOptions, LoadedModel, WeightBits, fixed_bytes, load, read,
+};
 use tokenmill_engine::start::{DiskOptions, ServeOptions, Served};
 use tokenmill_engine::{DraftMode, Host};
 use tokenmill_ir::{Defaults, KvFormat, Mode};
@@ -79,6 +81,11 @@ pub fn options(machine: &Machine, device: &dyn Device, sequences: u32) -> LoadOp
         step_tokens: STEP_TOKENS.max(sequences),
         memory_bytes: machine.mem.unwrap_or_else(|| devices::available_bytes(machine, device)),
         images: !machine.no_vision,
+        weights: match machine.weights {
+            args::Bits::Own => WeightBits::Own,
+            args::Bits::Wide => WeightBits::Wide,
+            args::Bits::Auto => WeightBits::Auto,
+        },
     }
 }
 

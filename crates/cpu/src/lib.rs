@@ -28,7 +28,7 @@ use tokenmill_ir::{DeviceCaps, Limits, Mode, Program, WeightSource, WeightSpec};
 
 use isa::Isa;
 use pool::{Affinity, Pool, SharedPool};
-use weight::{Slabs, Weight};
+use weight::{Laid, Slabs, Weight};
 
 /// The device's name in errors.
 const DEVICE: &str = "cpu";
@@ -125,12 +125,13 @@ impl Device for CpuDevice {
         watch: Watch<'_>,
     ) -> Result<Weights, DeviceError> {
         let mut slabs = Slabs::default();
+        let laid = Laid { mode, written_out: program.wide_weights };
         let mut held: Vec<Arc<Weight>> = Vec::with_capacity(program.weights.len());
         for spec in &program.weights {
             if watch(held.len()).is_break() {
                 return Err(DeviceError::Cancelled);
             }
-            let weight = Weight::upload(spec, mode, source, &mut slabs, &self.pool)?;
+            let weight = Weight::upload(spec, laid, source, &mut slabs, &self.pool)?;
             held.push(Arc::new(weight));
         }
         Ok(Weights::new(&self.owner, mode, held))
@@ -144,7 +145,8 @@ impl Device for CpuDevice {
     ) -> Result<Footprint, DeviceError> {
         // Assembled as ever, on weights whose memory is never touched.
         let mut slabs = Slabs::default();
-        let shape = |w: &WeightSpec| Ok(Arc::new(Weight::shape(w, mode, &mut slabs)?));
+        let laid = Laid { mode, written_out: program.wide_weights };
+        let shape = |w: &WeightSpec| Ok(Arc::new(Weight::shape(w, laid, &mut slabs)?));
         let weights: Vec<Arc<Weight>> =
             program.weights.iter().map(shape).collect::<Result<_, DeviceError>>()?;
         let slack = slabs.slack_bytes();

@@ -133,6 +133,15 @@ enum Kind {
     Panels(Vec<Panels>),
 }
 
+/// How weights are laid out.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Laid {
+    /// The arithmetic they are for.
+    pub mode: Mode,
+    /// Whether code books are written out.
+    pub written_out: bool,
+}
+
 /// A weight.
 #[derive(Debug, Clone)]
 pub(crate) struct Weight {
@@ -148,7 +157,7 @@ impl Weight {
     /// Reads a weight and brings it into the layout its use asks for.
     pub fn upload(
         spec: &WeightSpec,
-        mode: Mode,
+        laid: Laid,
         source: &dyn WeightSource,
         slabs: &mut Slabs,
         pool: &SharedPool,
@@ -156,7 +165,7 @@ impl Weight {
         let kind = match spec.role {
             WeightUse::Vector | WeightUse::LogVector => Kind::Vector(stored::vector(spec, source)?),
             WeightUse::Rows => Kind::Table(tables(spec, source, slabs)?),
-            _ => Kind::Panels(panels(spec, mode, source, slabs, pool)?),
+            _ => Kind::Panels(panels(spec, laid, source, slabs, pool)?),
         };
         let rows = spec.rows as usize;
         let (bias, scales) = (stored::bias(spec, source)?, stored::scales(spec));
@@ -164,7 +173,7 @@ impl Weight {
     }
 
     /// The weight with room for its numbers and none of them: what compiling and measuring need.
-    pub fn shape(spec: &WeightSpec, mode: Mode, slabs: &mut Slabs) -> Result<Self, DeviceError> {
+    pub fn shape(spec: &WeightSpec, laid: Laid, slabs: &mut Slabs) -> Result<Self, DeviceError> {
         if matches!(spec.role, WeightUse::Vector | WeightUse::LogVector) {
             let kind = Kind::Vector(vec![0.0; spec.rows as usize * spec.cols as usize]);
             let (bias, scales) = (Vec::new(), Vec::new());
@@ -191,7 +200,7 @@ impl Weight {
                     bytes: slabs.take(size * rows, WEIGHTS)?,
                 });
             } else {
-                let (layout, order) = layout_of(spec, mode, *format, order.as_ref(), rows)?;
+                let (layout, order) = layout_of(spec, laid, *format, order.as_ref(), rows)?;
                 let bytes = slabs.take(layout.bytes(), WEIGHTS)?;
                 panels.push(Panels { spec: layout, row, order: order.cloned(), bytes });
             }
@@ -373,14 +382,14 @@ fn tables(
 
 fn panels(
     spec: &WeightSpec,
-    mode: Mode,
+    laid: Laid,
     source: &dyn WeightSource,
     slabs: &mut Slabs,
     pool: &SharedPool,
 ) -> Result<Vec<Panels>, DeviceError> {
     let mut all = Vec::new();
     for run in runs(spec, source)? {
-        let (layout, order) = layout_of(spec, mode, run.format, run.order, run.rows)?;
+        let (layout, order) = layout_of(spec, laid, run.format, run.order, run.rows)?;
         let bytes = slabs.take(layout.bytes(), WEIGHTS)?;
         // SAFETY: just taken.
         let parts = Parts::new(unsafe { bytes.fill() });
@@ -414,7 +423,7 @@ fn unsupported(spec: &WeightSpec, what: String) -> DeviceError {
 /// order, stay as they are where the int8 arithmetic reads them whole; elsewhere they are kept as f32.
 fn layout_of<'a>(
     spec: &WeightSpec,
-    mode: Mode,
+    Laid { mode, written_out }: Laid,
     format: FormatId,
     order: Option<&'a ColumnOrder>,
     rows: usize,
@@ -435,6 +444,7 @@ fn layout_of<'a>(
     }
     let layout = PanelSpec::new(kept, rows, spec.cols as usize)
         .map_err(|e| unsupported(spec, e.to_string()))?;
+    let layout = if written_out { layout.written_out() } else { layout };
     Ok((layout, order.filter(|_| whole)))
 }
 
@@ -511,6 +521,7 @@ mod tests {
         let modes = [Mode::Int8, Mode::F32];
         let bands = |f: &&Format| f.id.is_weight() || f.id.band_rows() > 1;
         for (format, mode) in FORMATS.iter().filter(bands).flat_map(|f| modes.map(|m| (f, m))) {
+            let laid = Laid { mode, written_out: mode == Mode::Int8 };
             let band = format.id.band_rows() as u64;
             for role in [WeightUse::Rows, WeightUse::Matmul, WeightUse::RowsAndMatmul] {
                 let part = |rows| RowPart {
@@ -530,8 +541,8 @@ mod tests {
                     scales: vec![(24, 2.0)],
                 };
                 let mut slabs = Slabs::default();
-                let shape = Weight::shape(&spec, mode, &mut slabs).map(|w| w.bytes());
-                let upload = Weight::upload(&spec, mode, &Zeros, &mut slabs, &pool);
+                let shape = Weight::shape(&spec, laid, &mut slabs).map(|w| w.bytes());
+                let upload = Weight::upload(&spec, laid, &Zeros, &mut slabs, &pool);
                 assert_eq!(shape, upload.map(|w| w.bytes()), "{} as {role:?}", format.name);
             }
         }

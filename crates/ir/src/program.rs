@@ -32,6 +32,9 @@ pub struct Program {
     pub input_cols: u32,
     /// Whether spans must hold whole sequences (no cache, attention in both directions).
     pub whole_sequences: bool,
+    /// Whether weights may take more memory than their own bits where a device computes them faster then. The numbers, and
+    /// so the results, are the same.
+    pub wide_weights: bool,
 }
 
 /// What is inconsistent in a program: a bug in lowering, or a model that contradicts itself.

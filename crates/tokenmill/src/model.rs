@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokenmill_backend::DeviceError;
 use tokenmill_chat::{Grammars, Holds};
 use tokenmill_engine::kv_divergence::cache_cost;
-use tokenmill_engine::load::{LoadFailure, LoadOptions};
+use tokenmill_engine::load::{LoadFailure, LoadOptions, WeightBits};
 use tokenmill_engine::start::{ServeOptions, Served};
 use tokenmill_engine::{
     Defaults, DraftMode, Engine, EngineStats, Events, Eyes, Host, Request, Sampling, SamplingValues,
@@ -163,6 +163,7 @@ impl Model {
             step_tokens: STEP_TOKENS.max(options.parallel),
             memory_bytes: options.memory_bytes.unwrap_or_else(available),
             images: true,
+            weights: WeightBits::Auto,
         };
         let failed = |failure| match failure {
             LoadFailure::Device(DeviceError::Cancelled) => {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokenmill_cpu::{CpuDevice, CpuOptions};
 use tokenmill_engine::direct::{Direct, Feed};
-use tokenmill_engine::load::{LoadFailure, LoadOptions, load, read, vocabulary_of};
+use tokenmill_engine::load::{LoadFailure, LoadOptions, WeightBits, load, read, vocabulary_of};
 use tokenmill_engine::plan::{Needs, fit};
 use tokenmill_engine::{door, packaged};
 use tokenmill_ir::{KvFormat, Mode, OutputKind};
@@ -54,6 +54,7 @@ fn options() -> LoadOptions {
         step_tokens: 64,
         memory_bytes: MEMORY_BYTES,
         images: true,
+        weights: WeightBits::Auto,
     }
 }
 

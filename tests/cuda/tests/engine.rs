@@ -6,7 +6,7 @@ use tokenmill_backend::Device;
 use tokenmill_cuda::CudaDevice;
 use tokenmill_cuda_tests::{Emulated, Kernels, device};
 use tokenmill_engine::host::Host;
-use tokenmill_engine::load::{LoadOptions, load};
+use tokenmill_engine::load::{LoadOptions, WeightBits, load};
 use tokenmill_engine::start::{ServeOptions, Served};
 use tokenmill_engine::{DraftMode, Event, Events, Request};
 use tokenmill_golden_tests::{Golden, Variant};
@@ -53,6 +53,7 @@ const OPTIONS: LoadOptions = LoadOptions {
     step_tokens: 24,
     memory_bytes: 1 << 30,
     images: true,
+    weights: WeightBits::Auto,
 };
 const SERVE: ServeOptions = ServeOptions { queue: 64, step_s: 10.0, draft: DraftMode::Suffix };
 

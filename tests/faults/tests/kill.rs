@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use tokenmill_cpu::{CpuDevice, CpuOptions};
-use tokenmill_engine::load::{LoadOptions, load};
+use tokenmill_engine::load::{LoadOptions, WeightBits, load};
 use tokenmill_engine::start::{DiskOptions, ServeOptions, Served};
 use tokenmill_engine::{Event, Request};
 use tokenmill_golden_tests::{Golden, Variant};
@@ -34,6 +34,7 @@ fn start(model: &Path, folder: Option<&Path>) -> Served {
         step_tokens: 256,
         memory_bytes: 1 << 32,
         images: true,
+        weights: WeightBits::Auto,
     };
     let loaded = load(model, Arc::new(device), &options, |_, _| {}).expect("it loads");
     let disk = folder.map(|folder| DiskOptions {

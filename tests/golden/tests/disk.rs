@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokenmill_backend::Device;
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_cpu::{CpuDevice, CpuOptions, NUMERICS_VERSION};
-use tokenmill_engine::load::{LoadOptions, load, read};
+use tokenmill_engine::load::{LoadOptions, WeightBits, load, read};
 use tokenmill_engine::start::{DiskOptions, ServeOptions, Served};
 use tokenmill_engine::tier::TierError;
 use tokenmill_engine::{Event, Request, Usage};
@@ -35,6 +35,7 @@ fn start((device, mode): On, model: &Path, kv: KvFormat, folder: Option<&Path>) 
         step_tokens: 128,
         memory_bytes: 1 << 32,
         images: true,
+        weights: WeightBits::Auto,
     };
     let loaded = load(model, device, &options, |_, _| {}).expect("loaded");
     let disk = folder.map(|folder| DiskOptions {
@@ -216,6 +217,7 @@ fn a_cache_is_named_by_its_numerics() {
         step_tokens: 32,
         memory_bytes: 1 << 32,
         images: true,
+        weights: WeightBits::Auto,
     };
     let name = |(device, mode): On| {
         let loaded = load(&model, device, &options(mode), |_, _| {}).expect("loaded");

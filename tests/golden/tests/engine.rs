@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokenmill_backend::Device;
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_cpu::{CpuDevice, CpuOptions};
-use tokenmill_engine::load::{LoadOptions, load};
+use tokenmill_engine::load::{LoadOptions, WeightBits, load};
 use tokenmill_engine::start::{ServeOptions, Served, StartError};
 use tokenmill_engine::{DraftMode, Event, Request};
 use tokenmill_golden_tests::{Forgetful, Golden, Variant, worst_difference};
@@ -25,6 +25,7 @@ fn start(path: &Path, device: Arc<dyn Device>, step_tokens: u32) -> Result<Serve
         step_tokens,
         memory_bytes: 1 << 32,
         images: true,
+        weights: WeightBits::Auto,
     };
     let loaded = load(path, device, &options, |_, _| {});
     let loaded = loaded.unwrap_or_else(|e| panic!("{}: {e}", path.display()));

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokenmill_backend::DeviceError;
 use tokenmill_backend::reference::ReferenceDevice;
-use tokenmill_engine::load::{LoadFailure, LoadOptions};
+use tokenmill_engine::load::{LoadFailure, LoadOptions, WeightBits};
 use tokenmill_engine::start::{ServeOptions, Served};
 use tokenmill_engine::{DraftMode, Event, Host, Refusal, Request, State};
 use tokenmill_golden_tests::{Golden, Variant};
@@ -64,6 +64,7 @@ fn options() -> LoadOptions {
         step_tokens: 32,
         memory_bytes: u64::MAX,
         images: true,
+        weights: WeightBits::Auto,
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokenmill_backend::Device;
 use tokenmill_cpu::{CpuDevice, CpuOptions};
-use tokenmill_engine::load::{LoadOptions, LoadedModel, load};
+use tokenmill_engine::load::{LoadOptions, LoadedModel, WeightBits, load};
 use tokenmill_engine::start::ServeOptions;
 use tokenmill_engine::{DraftMode, Event, Host, Request};
 use tokenmill_files::write::{TensorHeader, write_gguf};
@@ -44,6 +44,7 @@ fn a_model_is_loaded_and_run_within_its_memory() {
         step_tokens: 64,
         memory_bytes: 1 << 33,
         images: true,
+        weights: WeightBits::Auto,
     };
     let device: Arc<dyn Device> = Arc::new(device.expect("a device"));
     let model = load(&path, Arc::clone(&device), &options, |_, _| {}).expect("loaded");

@@ -10,7 +10,8 @@ use tokenmill_cpu::isa::Isa;
 use tokenmill_cpu::{CpuDevice, CpuOptions, NUMERICS_VERSION};
 use tokenmill_engine::constraint::{Constraint, Held, Settings, Vocabulary};
 use tokenmill_engine::draft_model::DraftModel;
-use tokenmill_engine::load::{LoadOptions, load};
+use tokenmill_engine::load::{LoadOptions, WeightBits, load, read};
+use tokenmill_engine::plan::fit;
 use tokenmill_engine::start::{ServeOptions, Served};
 use tokenmill_engine::{DraftMode, EngineStats, Event, Events, Request};
 use tokenmill_files::write::{TensorHeader, write_gguf};
@@ -302,6 +303,38 @@ fn check(name: &str, path: &Path, vocab: u64, modes: &[(Mode, KvFormat)]) {
     );
 }
 
+#[test]
+fn code_books_are_written_out_while_there_is_room() {
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let path = scratch.path().join("matrix.gguf");
+    write_model(&path, &Ffn::Dense);
+    let model = read(&path, KvFormat::Int16).expect("a model");
+    let options = CpuOptions { threads: 1, isa: Some(Isa::Scalar) };
+    let device = CpuDevice::new(options).expect("a device");
+    let fit = |weights, memory_bytes| {
+        let options = LoadOptions {
+            mode: Mode::Int8,
+            kv: KvFormat::Int16,
+            context: Some(256),
+            sequences: 2,
+            step_tokens: 64,
+            memory_bytes,
+            images: true,
+            weights,
+        };
+        fit(&model.spec, &model.program, &device, &options).map(|(_, fit)| fit)
+    };
+    let own = fit(WeightBits::Own, 1 << 33).expect("it fits");
+    let wide = fit(WeightBits::Wide, 1 << 33).expect("it fits");
+    assert!(!own.wide_weights && wide.wide_weights && own.weight_bytes < wide.weight_bytes);
+    for (memory_bytes, expect) in [(wide.needed_bytes(), true), (wide.needed_bytes() - 1, false)] {
+        let auto = fit(WeightBits::Auto, memory_bytes).expect("it fits");
+        assert_eq!((auto.wide_weights, auto.streams), (expect, own.streams), "{memory_bytes}");
+    }
+    assert!(fit(WeightBits::Wide, own.needed_bytes()).is_err());
+    assert!(fit(WeightBits::Own, own.needed_bytes()).is_ok());
+}
+
 fn run(
     path: &Path,
     vocab: u64,
@@ -320,6 +353,8 @@ fn run(
         step_tokens,
         memory_bytes: 1 << 33,
         images: true,
+        // Code books as they are, or written out.
+        weights: if threads % 2 == 1 { WeightBits::Own } else { WeightBits::Wide },
     };
     let mut model = load(path, Arc::new(device), &options, |_, _| {}).expect("loaded");
     if let Some(blocks) = variant.blocks {

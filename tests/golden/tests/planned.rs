@@ -8,7 +8,7 @@ use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_cpu::{CpuDevice, CpuOptions};
 use tokenmill_engine::Host;
 use tokenmill_engine::describe::{Described, describe};
-use tokenmill_engine::load::{LoadFailure, LoadOptions, Lowered, read};
+use tokenmill_engine::load::{LoadFailure, LoadOptions, Lowered, WeightBits, read};
 use tokenmill_engine::plan::{Fit, Scene, fit};
 use tokenmill_engine::planner::estimate::work;
 use tokenmill_engine::planner::factors::{Arithmetic, Instructions};
@@ -99,6 +99,7 @@ fn encoders_of_images_are_counted_by_all_who_count() {
                 step_tokens,
                 memory_bytes,
                 images: true,
+                weights: WeightBits::Auto,
             };
             let device = cpu();
             let planned = planned(&model, &*device, &options);
@@ -165,6 +166,7 @@ fn memory_is_what_loading_takes() {
                         step_tokens,
                         memory_bytes,
                         images: true,
+                        weights: WeightBits::Auto,
                     };
                     compare(&arch, &model, device, &options);
                 }
@@ -188,6 +190,7 @@ fn work_is_what_programs_do() {
             step_tokens: 64,
             memory_bytes: 1 << 32,
             images: true,
+            weights: WeightBits::Auto,
         };
         let data = described(&model, &device, &options);
         for (sequences, tokens, context) in [(1, 1, 0), (1, 1, 30), (4, 1, 16), (1, 32, 0)] {

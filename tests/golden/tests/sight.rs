@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokenmill_backend::Device;
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_cpu::{CpuDevice, CpuOptions};
-use tokenmill_engine::load::{LoadOptions, load};
+use tokenmill_engine::load::{LoadOptions, WeightBits, load};
 use tokenmill_engine::start::{DiskOptions, ServeOptions, Served};
 use tokenmill_engine::{DraftMode, Embeddings, Event, Events, Request, Tile, Tiles};
 use tokenmill_golden_tests::{Forgetful, Golden, Image, Sight, Variant, worst_difference};
@@ -30,6 +30,7 @@ fn options(context: u32, step_tokens: u32) -> LoadOptions {
         step_tokens,
         memory_bytes: 1 << 32,
         images: true,
+        weights: WeightBits::Auto,
     }
 }
 

@@ -13,7 +13,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_backend::{Device, DeviceError, Executable, Footprint, Watch, Weights};
-use tokenmill_engine::load::{LoadOptions, load};
+use tokenmill_engine::load::{LoadOptions, WeightBits, load};
 use tokenmill_engine::start::ServeOptions;
 use tokenmill_engine::{Defaults, DraftMode, Engine, Eyes};
 use tokenmill_golden_tests::{Golden, Variant};
@@ -169,6 +169,7 @@ impl Seeing {
             step_tokens: 64,
             memory_bytes: 1 << 32,
             images: true,
+            weights: WeightBits::Auto,
         };
         let loaded = load(
             &path,

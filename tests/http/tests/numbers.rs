@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 use tokenmill_backend::reference::ReferenceDevice;
-use tokenmill_engine::load::{LoadOptions, load};
+use tokenmill_engine::load::{LoadOptions, WeightBits, load};
 use tokenmill_engine::start::ServeOptions;
 use tokenmill_engine::{Defaults, Engine, Eyes};
 use tokenmill_golden_tests::{Golden, Variant, worst_difference};
@@ -39,6 +39,7 @@ impl Encoder {
             step_tokens: 96,
             memory_bytes: 1 << 32,
             images: true,
+            weights: WeightBits::Auto,
         };
         let loaded = load(&path, Arc::new(ReferenceDevice::new(16)), &options, |_, _| {});
         let served = loaded.expect("loaded").start(ServeOptions {

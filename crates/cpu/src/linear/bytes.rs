@@ -465,7 +465,8 @@ unsafe fn start<V: Tiles, K: OfKind, const W: usize, const C: usize>(
                     | Kind::Iq2Xs
                     | Kind::Iq2S
                     | Kind::Nvfp4
-                    | Kind::FloatTable16 => V::int(half_start::<V>(t, line, c, half)),
+                    | Kind::FloatTable16
+                    | Kind::Table16Iq12 => V::int(half_start::<V>(t, line, c, half)),
                     _ => V::int(word::<V>(t, line, c, t.start + half)),
                 };
                 for sums in &mut sums {

@@ -10,7 +10,7 @@ macro_rules! with_kind {
     ($kind:expr, $name:ident => $run:expr) => {
         with_kind!($kind, $name => $run, [
             Super2 Super3 HalfTable Nvfp4 FloatTable16 Flat4 Flat4x64 Flat4x128 Flat8 Flat8x64 Flat8x128
-            TableIq4 Ternary Iq1S Iq1M Iq2Xxs Iq2Xs Iq2S Iq3Xxs Iq3S
+            TableIq4 TableIq12 Table16Iq12 TableIq3Xxs TableIq3S Ternary Iq1S Iq1M Iq2Xxs Iq2Xs Iq2S Iq3Xxs Iq3S
         ])
     };
     ($kind:expr, $name:ident => $run:expr, [$($of:ident)+]) => {
@@ -145,7 +145,10 @@ pub(super) unsafe fn scale_and_min<V: Vector, K: OfKind, const HALF: usize>(
             Ternary => (V::f16s(scales), none),
             Iq2Xxs | Iq2Xs | Iq2S | Iq3Xxs | Iq3S => (books::scale::<V, K, HALF>(scales, b), none),
             Iq1S | Iq1M => (books::scale_of_values::<V, K, HALF>(scales, b), none),
-            TableIq4 => (V::mul(full(0), V::signed(scales.add(64 + 16 * b))), none),
+            TableIq4 | TableIq12 | TableIq3Xxs | TableIq3S => {
+                (V::mul(full(0), V::signed(scales.add(64 + 16 * b))), none)
+            }
+            Table16Iq12 => (V::mul(full(0), V::signed(scales.add(64 + 32 * b + 16 * HALF))), none),
             HalfTable => (V::f16s(scales.add(32 * b)), none),
             Nvfp4 => {
                 let half = V::float(V::same((0.5 * V::E4M3_UNIT).to_bits() as i32));

@@ -123,6 +123,7 @@ const fn is_coarse(layout: PanelLayout) -> bool {
             | Iq1S
             | Iq1M
             | SuperTable
+            | SuperTable16
     )
 }
 

@@ -67,6 +67,12 @@ kinds! {
     Iq1S
     Iq1M
     TableIq4
+    /// Code books that are written out: of iq1_s and iq2_xxs.
+    TableIq12
+    /// Of iq1_m, iq2_xs and iq2_s.
+    Table16Iq12
+    TableIq3Xxs
+    TableIq3S
     /// Coded kinds with two scales in bytes, panel after panel: zero point 128, f32 scale per 16 columns.
     FullHalves
     /// f32 scale and minimum per 16 columns.
@@ -122,7 +128,11 @@ impl Kind {
     /// Where the product has no kinds (trellises).
     pub fn of(spec: &PanelSpec) -> Kind {
         match (spec.layout(), spec.format()) {
-            (PanelLayout::SuperTable, _) => Kind::TableIq4,
+            (PanelLayout::SuperTable, FormatId::IQ4_XS) => Kind::TableIq4,
+            (PanelLayout::SuperTable, FormatId::IQ3_XXS) => Kind::TableIq3Xxs,
+            (PanelLayout::SuperTable, FormatId::IQ3_S) => Kind::TableIq3S,
+            (PanelLayout::SuperTable, _) => Kind::TableIq12,
+            (PanelLayout::SuperTable16, _) => Kind::Table16Iq12,
             (PanelLayout::Iq1S, _) => Kind::Iq1S,
             (PanelLayout::Iq1M, _) => Kind::Iq1M,
             (PanelLayout::Ternary, _) => Kind::Ternary,
@@ -194,7 +204,10 @@ impl Kind {
             Kind::Iq3S => PanelLayout::Iq3S,
             Kind::Iq1S => PanelLayout::Iq1S,
             Kind::Iq1M => PanelLayout::Iq1M,
-            Kind::TableIq4 => PanelLayout::SuperTable,
+            Kind::TableIq4 | Kind::TableIq12 | Kind::TableIq3Xxs | Kind::TableIq3S => {
+                PanelLayout::SuperTable
+            }
+            Kind::Table16Iq12 => PanelLayout::SuperTable16,
             Kind::Bf16 | Kind::Pairs => PanelLayout::Bf16,
             Kind::F16 => PanelLayout::F16,
             Kind::F32 => PanelLayout::F32,
@@ -221,11 +234,14 @@ impl Kind {
 
     /// The values behind the codes of a kind with a table, raised by 128.
     pub const fn table(self) -> &'static [u8; 16] {
+        if matches!(self, Kind::TableIq12 | Kind::Table16Iq12) {
+            return crate::panel::written_out_table(FormatId::IQ2_XXS);
+        }
         crate::panel::table(match self {
             Kind::Iq1S => FormatId::IQ1_S,
             Kind::Iq1M => FormatId::IQ1_M,
-            Kind::Iq3Xxs => FormatId::IQ3_XXS,
-            Kind::Iq3S => FormatId::IQ3_S,
+            Kind::Iq3Xxs | Kind::TableIq3Xxs => FormatId::IQ3_XXS,
+            Kind::Iq3S | Kind::TableIq3S => FormatId::IQ3_S,
             Kind::TableIq4 | Kind::HalfTable => FormatId::IQ4_XS,
             Kind::Nvfp4 | Kind::FloatTable16 => FormatId::NVFP4,
             _ => FormatId::IQ2_XXS,
@@ -265,7 +281,8 @@ impl Kind {
 
     /// Whether codes of four bits are indices into a table of signed bytes, here raised by 128.
     pub const fn is_table(self) -> bool {
-        matches!(self, Kind::HalfTable | Kind::Nvfp4 | Kind::FloatTable16 | Kind::TableIq4)
+        let half = matches!(self, Kind::HalfTable | Kind::Nvfp4 | Kind::FloatTable16);
+        half || matches!(self.layout(), Some(PanelLayout::SuperTable | PanelLayout::SuperTable16))
     }
 
     /// Whether codes are taken apart as `coded` does.

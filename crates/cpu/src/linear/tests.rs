@@ -105,8 +105,12 @@ struct Case {
 
 impl Case {
     fn new(format: FormatId, encoding: Encoding, rows: usize, cols: usize, tokens: usize) -> Case {
+        Case::of(PanelSpec::new(format, rows, cols).expect("a legal shape"), encoding, tokens)
+    }
+
+    fn of(spec: PanelSpec, encoding: Encoding, tokens: usize) -> Case {
+        let (format, rows, cols) = (spec.format(), spec.rows(), spec.cols());
         let mut noise = Noise((rows * 31 + cols * 7 + tokens) as u64);
-        let spec = PanelSpec::new(format, rows, cols).expect("a legal shape");
         let mut weights = vec![0; spec.bytes()];
         spec.repack(0, &stored(format, rows, cols, &mut noise), &mut weights);
         let mut x = Vec::new();
@@ -218,6 +222,23 @@ fn every_instruction_set_gives_the_bits_of_the_definition() {
 }
 
 #[test]
+fn code_books_that_are_written_out_give_the_same_bits() {
+    let plain = |format| PanelSpec::new(format, 50, 768).expect("a legal shape");
+    for spec in weight_formats().map(plain).filter(|spec| spec.written_out() != *spec) {
+        for encoding in encodings(spec.format()) {
+            for tokens in [1, 2, 3, 4, 5, 8, 25, 64] {
+                let expect = Case::of(spec, encoding, tokens).run(Isa::Scalar, 0);
+                let case = Case::of(spec.written_out(), encoding, tokens);
+                for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+                    let same = case.run(isa, 1) == expect;
+                    assert!(same, "{} {encoding:?}, {tokens}, {}", spec.format(), isa.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn rows_and_tokens_beyond_what_is_held_in_a_cache() {
     // More blocks than an expanded run and than a word of outlier bits, more tokens than stay in L2.
     for format in [FormatId::Q4_0, FormatId::Q8_0, FormatId::Q4_K, FormatId::Q6_K] {
@@ -230,6 +251,12 @@ fn rows_and_tokens_beyond_what_is_held_in_a_cache() {
     check_isas(FormatId::BF16, Encoding::Bf16, 81, 300, 300);
     check_isas(FormatId::BF16, Encoding::Bf16, 81, 2115, 20);
     check_isas(FormatId::Q4_K, Encoding::Bf16, 65, 512, 260);
+    // More columns than a chunk of floats, and an odd number of them.
+    for format in [FormatId::F32, FormatId::F16, FormatId::BF16] {
+        check_isas(format, Encoding::F32, 37, 2115, 71);
+    }
+    check_isas(FormatId::BF16, Encoding::Bf16, 18, 2115, 65);
+    check_isas(FormatId::Q4_K, Encoding::F32, 33, 1280, 66);
 }
 
 #[test]

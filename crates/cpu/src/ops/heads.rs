@@ -47,11 +47,11 @@ impl HeadLinear {
         let piece = |h: usize| {
             let (first, end) = (h * rows / PANEL_ROWS, ((h + 1) * rows).div_ceil(PANEL_ROWS));
             let all = (spec.rows() - first * PANEL_ROWS).min((end - first) * PANEL_ROWS);
-            let around = PanelSpec::new(spec.format(), all, spec.cols()).ok()?;
+            let around = spec.of_rows(all);
             let start = first * spec.panel_bytes();
-            Some(Piece { start, spec: around, skip: h * rows - first * PANEL_ROWS })
+            Piece { start, spec: around, skip: h * rows - first * PANEL_ROWS }
         };
-        let pieces = (0..heads).map(piece).collect::<Option<Vec<_>>>()?;
+        let pieces = (0..heads).map(piece).collect();
         let encoding = Encoding::of(spec.layout(), mode);
         Some(Self { x, encoding, pieces, out, weight })
     }

@@ -18,7 +18,8 @@
 //!        block = the same, but that a half has four bits for each run: upper bits, whether δ is negative
 //! ```
 
-use super::layout::{PanelLayout, PanelSpec, table};
+use super::layout::{PanelLayout, PanelSpec, table, written_out_iq1};
+use super::repack::{put_codes, put_float, put_pair};
 use super::{BLOCK_COLS, PANEL_ROWS};
 use tokenmill_quant::FormatId;
 use tokenmill_quant::fields::{Indexed, code_book};
@@ -213,4 +214,54 @@ pub(super) fn lane_of_values(
         }
     };
     (values, [0, 1].map(|s| unit * f32::from(2 * scale(s) + 1)))
+}
+
+/// Rows of indices into a code book, written out, into one panel.
+pub(super) fn write_out(spec: &PanelSpec, row_bytes: usize, src: &[u8], dst: &mut [u8]) {
+    let (format, layout) = (spec.format(), spec.layout());
+    let Some(group) = layout.group() else { return };
+    let Some(own) = PanelLayout::of(format) else { return };
+    let unit = if own.is_book() { Book::of(own).unit } else { 0.125 };
+    let bytes = format.info().block_bytes;
+    for (i, to) in dst.chunks_exact_mut(group.bytes()).enumerate().take(row_bytes / bytes) {
+        let (head, blocks) = to.split_at_mut(group.scale_bytes);
+        for (row, src) in src.chunks_exact(row_bytes).enumerate() {
+            let stored = &src[i * bytes..][..bytes];
+            for (b, block) in blocks.chunks_exact_mut(group.low_bytes).enumerate() {
+                let indexed = Indexed::read(format, stored, b);
+                let codes = written_out_codes(format, own, &indexed);
+                let words = codes.as_chunks::<4>().0;
+                put_codes(
+                    group,
+                    row,
+                    &std::array::from_fn(|g| u32::from_le_bytes(words[g])),
+                    block,
+                );
+                put_float(head, 0, row, f16_to_f32(indexed.d) * unit);
+                let scales = indexed.scales.map(|scale| 2 * scale + 1);
+                match layout {
+                    PanelLayout::SuperTable => head[64 + 16 * b + row] = scales[0],
+                    _ => put_pair(head, 64 + 32 * b, row, &scales),
+                }
+            }
+        }
+    }
+}
+
+/// Codes of 32 columns of a code book that is written out.
+fn written_out_codes(format: FormatId, own: PanelLayout, of: &Indexed) -> [u8; BLOCK_COLS] {
+    let (cols, bits) = match own {
+        PanelLayout::Iq3Xxs | PanelLayout::Iq3S => (4, 3),
+        _ => (8, 2),
+    };
+    std::array::from_fn(|c| {
+        let entry = code_book(format)[usize::from(of.indices[c / cols])];
+        let entry = (entry >> (bits * (c % cols))) as u8 & ((1 << bits) - 1);
+        let minus = of.signs >> c & 1 == 1;
+        if own.is_value_book() {
+            written_out_iq1(entry, minus)
+        } else {
+            entry | u8::from(minus) << 3
+        }
+    })
 }

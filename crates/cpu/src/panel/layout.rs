@@ -45,8 +45,10 @@ pub enum PanelLayout {
     Iq1S,
     /// Code book entries of eight values, each with a δ, two-level scale per 16.
     Iq1M,
-    /// 4-bit indices into the format's table, two-level scale per 32.
+    /// 4-bit indices into the format's table, two-level scale per 32; or entries of code books written out.
     SuperTable,
+    /// Entries of code books written out as 4-bit indices into a table, two-level scale per 16.
+    SuperTable16,
     /// 4-bit indices into the format's table, f16 scale per 32.
     HalfTable,
     /// 4-bit indices into the doubled e2m1 table, e4m3 scale per 16.
@@ -149,6 +151,17 @@ impl PanelLayout {
         })
     }
 
+    /// The layout in which a format of code books is written out: wider, and computed faster by few tokens.
+    pub const fn written_out(format: FormatId) -> Option<PanelLayout> {
+        Some(match format {
+            FormatId::IQ1_S | FormatId::IQ2_XXS | FormatId::IQ3_XXS | FormatId::IQ3_S => {
+                PanelLayout::SuperTable
+            }
+            FormatId::IQ1_M | FormatId::IQ2_XS | FormatId::IQ2_S => PanelLayout::SuperTable16,
+            _ => return None,
+        })
+    }
+
     /// Group sizes of a layout of codes and scales; `None` for plain floats.
     #[inline]
     pub const fn group(self) -> Option<Group> {
@@ -173,6 +186,7 @@ impl PanelLayout {
             PanelLayout::Iq1S => (8, 32, 96, 0),
             PanelLayout::Iq1M => (8, 128, 96, 0),
             PanelLayout::SuperTable => (8, 192, 256, 0),
+            PanelLayout::SuperTable16 => (8, 320, 256, 0),
             PanelLayout::HalfTable => (2, 64, 256, 0),
             PanelLayout::Nvfp4 => (1, 32, 256, 0),
             PanelLayout::FloatTable16 | PanelLayout::Flat4 => (1, 128, 256, 0),
@@ -197,7 +211,7 @@ impl PanelLayout {
             Zero4 | Ternary => 8,
             Zero5 | Table4 | Iq1S => 16,
             Super6 | Iq1M => 32,
-            Zero8 | Super3 | SuperTable | HalfTable | FloatTable16 => 128,
+            Zero8 | Super3 | SuperTable | SuperTable16 | HalfTable | FloatTable16 => 128,
             Iq2Xxs | Iq2Xs | Iq2S | Iq3Xxs | Iq3S | Nvfp4 => 128,
             _ => 0,
         }
@@ -214,7 +228,8 @@ impl PanelLayout {
     pub const fn scale_cols(self) -> usize {
         use PanelLayout::*;
         match self {
-            Super2 | Super3 | Super6 | FloatTable16 | Nvfp4 | Iq2Xs | Iq2S | Iq1M => 16,
+            Super2 | Super3 | Super6 | FloatTable16 | SuperTable16 => 16,
+            Nvfp4 | Iq2Xs | Iq2S | Iq1M => 16,
             Bf16 | F16 | F32 | Trellis4 => 0,
             _ => BLOCK_COLS,
         }
@@ -272,6 +287,37 @@ pub const fn table(format: FormatId) -> &'static [u8; 16] {
         FormatId::NVFP4 | FormatId::FP4_F32 => raised!(NVFP4, 128),
         FormatId::MXFP4 => raised!(MXFP4, 16),
         _ => raised!(IQ2_XXS, 128),
+    }
+}
+
+/// The same of a format whose code book is written out, raised by 128: eight magnitudes, then what they are negative. Those of
+/// iq2 are followed by those of iq1, so that one table does for both.
+pub const fn written_out_table(format: FormatId) -> &'static [u8; 16] {
+    const IQ1_AND_IQ2: [u8; 16] = {
+        let iq2 = code_values(FormatId::IQ2_XXS);
+        let magnitudes = [iq2[0], iq2[1], iq2[2], iq2[3], 7, 1, 9, 0];
+        let (mut values, mut i) = ([0; 16], 0);
+        while i < 8 {
+            (values[i], values[i + 8]) = (magnitudes[i], -magnitudes[i]);
+            i += 1;
+        }
+        raised(&values, 128)
+    };
+    match format {
+        FormatId::IQ3_XXS | FormatId::IQ3_S => table(format),
+        _ => &IQ1_AND_IQ2,
+    }
+}
+
+/// The code there of entry `entry` of iq1's code book (0–2) with a δ.
+pub(super) const fn written_out_iq1(entry: u8, minus: bool) -> u8 {
+    match (entry, minus) {
+        (0, false) => 4 | 8,
+        (1, false) => 5,
+        (_, false) => 6,
+        (0, true) => 6 | 8,
+        (1, true) => 5 | 8,
+        (_, true) => 4,
     }
 }
 
@@ -355,6 +401,19 @@ impl PanelSpec {
             return Err(PanelError::Size { rows, cols });
         }
         Ok(PanelSpec { format, layout, rows, cols })
+    }
+
+    /// The same with code books written out, where the format has one.
+    pub fn written_out(self) -> PanelSpec {
+        match PanelLayout::written_out(self.format) {
+            Some(layout) => PanelSpec { layout, ..self },
+            None => self,
+        }
+    }
+
+    /// A matrix of so many rows that are laid out alike.
+    pub(crate) fn of_rows(self, rows: usize) -> PanelSpec {
+        PanelSpec { rows, ..self }
     }
 
     /// The stored format the rows come in.

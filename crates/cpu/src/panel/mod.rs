@@ -45,6 +45,7 @@
 //! | Iq2Xxs, Iq2Xs, Iq2S, Iq3Xxs, Iq3S | the same | see [`books`] | d f16, s u4 |
 //! | Iq1S, Iq1M | the same | see [`books`] | d f16, s u3                       |
 //! | SuperTable | iq4_xs | (u·sc)·v\[q\] | u f32, sc i8 × 8                   |
+//! | SuperTable, SuperTable16 | iq1, iq2, iq3 written out | (u·sc)·v\[q\] | u f32, sc i8 × 8 or 16 |
 //! | HalfTable | iq4_nl | d·v\[q\] | d f16, 2 blocks                             |
 //! | Nvfp4 | nvfp4 | (s/2)·v\[q\] | s e4m3 × 2                                |
 //! | FloatTable16 | fp4_f32 | s·v\[q\] | s f32 × 2                               |
@@ -65,7 +66,7 @@ mod repack;
 pub mod trellis;
 
 pub use layout::{Group, PanelError, PanelLayout, PanelSpec};
-pub use layout::{float_table, table};
+pub use layout::{float_table, table, written_out_table};
 pub use repack::{Lane, Values, bf16_at};
 
 /// Columns in a block of the integer layouts.

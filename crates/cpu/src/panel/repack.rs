@@ -1,6 +1,6 @@
 //! Stored rows into panels, and a row out of its panel again.
 
-use super::layout::{Group, PanelLayout, PanelSpec, float_table, table};
+use super::layout::{Group, PanelLayout, PanelSpec, float_table, table, written_out_table};
 use super::{BLOCK_COLS, PANEL_ROWS};
 use super::{books, trellis};
 use tokenmill_quant::FormatId;
@@ -26,6 +26,9 @@ impl PanelSpec {
             ($($id:ident)*) => {
                 match self.format() {
                     format if self.layout().is_book() => books::repack(format, row_bytes, src, dst),
+                    format if PanelLayout::written_out(format) == Some(self.layout()) => {
+                        books::write_out(self, row_bytes, src, dst);
+                    }
                     format if self.layout().is_value_book() => {
                         books::repack_values(format, row_bytes, src, dst);
                     }
@@ -214,7 +217,7 @@ fn put_scales(
 }
 
 /// Stores the scales of the two halves of a block for one row.
-fn put_pair(scales: &mut [u8], at: usize, row: usize, pair: &[u8]) {
+pub(super) fn put_pair(scales: &mut [u8], at: usize, row: usize, pair: &[u8]) {
     scales[at + row] = pair[0];
     scales[at + 16 + row] = pair[1];
 }
@@ -234,13 +237,13 @@ fn put_sixes(scales: &mut [u8], at: usize, row: usize, pair: &[u8]) {
 }
 
 /// Stores an f32 for one row.
-fn put_float(scales: &mut [u8], at: usize, row: usize, value: f32) {
+pub(super) fn put_float(scales: &mut [u8], at: usize, row: usize, value: f32) {
     scales[at + 4 * row..][..4].copy_from_slice(&value.to_le_bytes());
 }
 
 /// Stores the 32 codes of one row of a block in its planes.
 #[inline(always)]
-fn put_codes(group: Group, row: usize, codes: &[u32; 8], block: &mut [u8]) {
+pub(super) fn put_codes(group: Group, row: usize, codes: &[u32; 8], block: &mut [u8]) {
     let (low, high) = block.split_at_mut(group.low_bytes);
     let put = |plane: &mut [u8], vector: usize, word: u32| {
         plane[64 * vector + 4 * row..][..4].copy_from_slice(&word.to_le_bytes());
@@ -408,6 +411,7 @@ fn lane_of_group(
     let unsigned = |at: usize| f32::from(bytes[at + row]);
     let four = |at: usize| bytes[at + row % 8] >> (row / 8 * 4) & 15;
     let raised = || codes.map(|code| table(spec.format())[usize::from(code)]);
+    let written_out = || codes.map(|code| written_out_table(spec.format())[usize::from(code)]);
     let (zero, mins) = (layout.zero(), [-0.0; 2]);
     let values = match layout {
         Float8 => Values::E4m3,
@@ -440,7 +444,15 @@ fn lane_of_group(
             lane(codes, [scale(0), scale(1)], mins)
         }
         Table4 => lane(raised(), [e8m0_to_f32_half(bytes[16 * b + row]); 2], mins),
-        SuperTable => lane(raised(), [full(0) * signed(64 + 16 * b); 2], mins),
+        SuperTable => {
+            let of_book = PanelLayout::written_out(spec.format()).is_some();
+            let codes = if of_book { written_out() } else { raised() };
+            lane(codes, [full(0) * signed(64 + 16 * b); 2], mins)
+        }
+        SuperTable16 => {
+            let scale = |s: usize| full(0) * signed(64 + 32 * b + 16 * s);
+            lane(written_out(), [scale(0), scale(1)], mins)
+        }
         Nvfp4 => {
             let scale = |s: usize| 0.5 * e4m3_to_f32(bytes[16 * s + row]);
             lane(raised(), [scale(0), scale(1)], mins)
@@ -489,6 +501,14 @@ mod tests {
 
     fn check(format: FormatId, rows: usize, cols: usize) {
         let spec = PanelSpec::new(format, rows, cols).expect("a legal shape");
+        check_laid_out(spec);
+        if spec.written_out() != spec {
+            check_laid_out(spec.written_out());
+        }
+    }
+
+    fn check_laid_out(spec: PanelSpec) {
+        let (format, rows, cols) = (spec.format(), spec.rows(), spec.cols());
         let row_bytes = spec.stored_row_bytes();
         assert_eq!(format.row_bytes(cols as u64), Some(row_bytes as u64));
         assert_eq!(spec.panel_bytes() % 64, 0);

@@ -9,7 +9,7 @@ use tokenmill_models::lower;
 use tokenmill_text::Tokenizer;
 
 use crate::door;
-use crate::load::{LoadFailure, LoadOptions, Lowered, vocabulary_of, whole_texts};
+use crate::load::{LoadFailure, LoadOptions, Lowered, WeightBits, vocabulary_of, whole_texts};
 use crate::plan::Needs;
 use crate::planner::factors::Arithmetic;
 use crate::planner::model::{Ability, Experts, Kv, Model};
@@ -54,6 +54,8 @@ fn describe_inside(
     let (spec, program) = seeing.as_ref().map_or((spec, program), |s| (&s.spec, &s.program));
     options = seeing.as_ref().map_or_else(|| options.clone(), |s| s.options(&options));
     let encoder = seeing.as_ref().map(Seeing::memory).unwrap_or_default();
+    let wide_weights = options.weights == WeightBits::Wide;
+    let program = &Program { wide_weights, ..program.clone() };
     let needs = Needs::of(spec, program, device, &options)?;
     let mut kv = Vec::new();
     for &(format, name) in told.formats {

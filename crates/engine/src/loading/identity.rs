@@ -51,6 +51,7 @@ impl Identity {
         }
         let mut plain = model.program.clone();
         plain.caches.iter_mut().for_each(|cache| cache.format = KvFormat::F32); // told apart
+        plain.wide_weights = false; // the same numbers
         let mut program = KeyParts::default();
         program.add(format!("{plain:?}").as_bytes());
         Self {

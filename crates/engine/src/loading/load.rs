@@ -30,6 +30,18 @@ const WHOLE_TOKENS: u32 = 8192;
 const LEAST_LOAD_S: f64 = 0.05;
 const LOAD_BYTES_PER_S: f64 = 1e9;
 
+/// How many bits weights take in memory, where a wider form is computed faster. The results are the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WeightBits {
+    /// As many as in the file.
+    Own,
+    /// As many as are fastest.
+    Wide,
+    /// The fastest while that takes nothing from contexts and streams.
+    #[default]
+    Auto,
+}
+
 /// What the user wants of a loaded model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoadOptions {
@@ -47,6 +59,8 @@ pub struct LoadOptions {
     pub memory_bytes: u64,
     /// Whether it sees, where it can; else its encoder takes no memory.
     pub images: bool,
+    /// How many bits weights take.
+    pub weights: WeightBits,
 }
 
 /// Why a model cannot be loaded.
@@ -506,6 +520,8 @@ fn load_inside(
     };
     let upload = &mut || {
         let program = seeing.as_ref().map_or(program, |s| &s.program);
+        let wide = Program { wide_weights: true, ..Program::clone(program) };
+        let program = if fit.wide_weights { &wide } else { program };
         let watch = &mut |there| watch(there, program.weights.len());
         device.upload(program, files, options.mode, watch)
     };
@@ -521,6 +537,7 @@ fn load_inside(
         Some(Seeing { spec, program, sight, .. }) => (spec, program, Some(sight)),
         None => (spec, program, None),
     };
+    let program = Program { wide_weights: fit.wide_weights, ..program };
     let (device, draft) = (Arc::clone(device), None);
     Ok(LoadedModel {
         path,

@@ -10,11 +10,12 @@ use tokenmill_ir::{
     Cost, GroupKind, Limits, Load, OutputKind, Program, SamplingParams, WeightUse, key_reads,
 };
 use tokenmill_models::{ModelSpec, lower};
+use tokenmill_quant::fields::code_book;
 
 use crate::direct::{Direct, Feed};
 use crate::door;
 use crate::ledger::Memory;
-use crate::load::{LoadFailure, LoadOptions, Lowered};
+use crate::load::{LoadFailure, LoadOptions, Lowered, WeightBits};
 use crate::planner::memory::{PROCESS_BYTES, blocks, full_streams, most_streams, process_bytes};
 
 /// Where the memory goes, bytes.
@@ -22,6 +23,8 @@ use crate::planner::memory::{PROCESS_BYTES, blocks, full_streams, most_streams, 
 pub struct Fit {
     /// Weights in the device's layout.
     pub weight_bytes: u64,
+    /// Whether that is wider than their own bits, to be faster: [`Program::wide_weights`].
+    pub wide_weights: bool,
     /// Keys, values and states, when every block is in use.
     pub cache_bytes: u64,
     /// Buffers of the largest step, and scratch memory.
@@ -215,6 +218,35 @@ pub fn fit(
     device: &dyn Device,
     options: &LoadOptions,
 ) -> Result<(Limits, Fit), LoadFailure> {
+    if options.weights == WeightBits::Own || !has_code_books(program) {
+        return fit_as_laid(spec, program, device, options);
+    }
+    let wide = Program { wide_weights: true, ..program.clone() };
+    let wide = fit_as_laid(spec, &wide, device, options);
+    if options.weights == WeightBits::Wide {
+        return wide;
+    }
+    let own = fit_as_laid(spec, program, device, options)?;
+    // Room that is wanted for nothing else.
+    let of = |(limits, fit): &(Limits, Fit)| (limits.context, fit.streams, fit.cache_bytes);
+    let is_room =
+        |found: &(Limits, Fit)| of(found) == of(&own) && found.1.most_context == own.1.most_context;
+    Ok(wide.ok().filter(is_room).unwrap_or(own))
+}
+
+/// Whether weights are entries of code books, which a device may write out.
+fn has_code_books(program: &Program) -> bool {
+    let mut parts = program.weights.iter().flat_map(|weight| &weight.parts);
+    parts.any(|part| !code_book(part.format).is_empty())
+}
+
+/// The same for weights as the program has them.
+fn fit_as_laid(
+    spec: &ModelSpec,
+    program: &Program,
+    device: &dyn Device,
+    options: &LoadOptions,
+) -> Result<(Limits, Fit), LoadFailure> {
     let most = spec.context.max(1);
     let wanted = options.context.unwrap_or(most).clamp(1, most);
     // One sequence at full length must fit; more sequences share what is left.
@@ -276,6 +308,7 @@ fn chosen(
     let per_token = program.caches.iter().filter(|c| c.group_kind() != GroupKind::State);
     let fit = Fit {
         weight_bytes: needs.footprint.weight_bytes,
+        wide_weights: program.wide_weights,
         cache_bytes,
         scratch_bytes: needs.footprint.buffer_bytes,
         process_bytes: needs.process_bytes,

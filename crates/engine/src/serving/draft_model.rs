@@ -18,7 +18,7 @@ use crate::direct::{Direct, Feed};
 use crate::door::{self, Bug};
 use crate::draft::Rate;
 use crate::ledger::Memory;
-use crate::load::{LoadFailure, LoadOptions, LoadedModel, Lowered, read};
+use crate::load::{LoadFailure, LoadOptions, LoadedModel, Lowered, WeightBits, read};
 use crate::plan::fit;
 use crate::start::step_cost;
 use crate::vocabulary::{VocabularyError, vocabulary};
@@ -353,6 +353,7 @@ impl LoadedModel {
             sequences,
             step_tokens: STEP_TOKENS,
             memory_bytes: options.memory_bytes.saturating_sub(self.fit.needed_bytes()),
+            weights: WeightBits::Own,
             ..options.clone()
         };
         let mut choose = |free_bytes: u64| {
