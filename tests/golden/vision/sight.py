@@ -1132,7 +1132,8 @@ def write_mmproj(name):
     return f"{name}: mmproj.json"
 
 
-TEXTS = {"qwen2_vl": "qwen2vl", "qwen2_5_vl": "qwen2vl", "qwen3_vl": "qwen3vl"}
+TEXTS = {"qwen2_vl": "qwen2vl", "qwen2_5_vl": "qwen2vl", "qwen3_vl": "qwen3vl", "llava": "llama", "llava_next": "llama",
+         "idefics3": "llama", "mistral3": "llama", "internvl": "qwen2", "internvl_norms": "qwen3"}
 TEXT_NAMES = {"embed_tokens": "token_embd", "norm": "output_norm", "input_layernorm": "attn_norm",
               "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
               "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
@@ -1141,10 +1142,10 @@ TEXT_NAMES = {"embed_tokens": "token_embd", "norm": "output_norm", "input_layern
 
 
 def text_name(name):
-    """The name in GGUF of a tensor of Qwen's language models; none for others."""
-    if name == "lm_head.weight":
+    """The name in GGUF of a tensor of a language model; none for others."""
+    if name.endswith("lm_head.weight"):
         return "output.weight"
-    found = re.match(r"(?:model\.)?(?:language_model\.)?(?:layers\.(\d+)\.)?(.*)\.(weight|bias)$", name)
+    found = re.match(r"(?:model\.|language_model\.|text_model\.)*(?:layers\.(\d+)\.)?(.*)\.(weight|bias)$", name)
     if not found or found[2] not in TEXT_NAMES or "visual" in name:
         return None
     layer = "" if found[1] is None else f"blk.{found[1]}."
@@ -1172,16 +1173,22 @@ def write_text(name):
         w.add_layer_norm_rms_eps(t["rms_norm_eps"])
         w.add_vocab_size(t["vocab_size"])
         w.add_string("tokenizer.ggml.model", "none")
-        rope = t.get("rope_scaling") or t["rope_parameters"]
-        w.add_rope_freq_base(t.get("rope_theta") or rope["rope_theta"])
-        w.add_array(f"{arch}.rope.dimension_sections", [*rope["mrope_section"], 0])
+        rope = t.get("rope_scaling") or t.get("rope_parameters") or {}
+        w.add_rope_freq_base(t.get("rope_theta") or rope.get("rope_theta", 10000.0))
+        if "mrope_section" in rope:
+            w.add_array(f"{arch}.rope.dimension_sections", [*rope["mrope_section"], 0])
         if "head_dim" in t:
             w.add_key_length(t["head_dim"])
             w.add_value_length(t["head_dim"])
         if deep := c["vision_config"].get("deepstack_visual_indexes"):
             w.add_uint32(f"{arch}.n_deepstack_layers", len(deep))
         for row, data in zip(listed["tensors"], flats):
-            if new := text_name(row["name"]):
+            new = text_name(row["name"])
+            if new and arch == "llama" and (found := re.search(r"attn_([qk])\.weight", new)):
+                # (Pairs that turn lie beside each other.)
+                heads = t["num_attention_heads" if found[1] == "q" else "num_key_value_heads"]
+                data = data.reshape(heads, 2, -1, data.shape[1]).swapaxes(1, 2).reshape(data.shape)
+            if new:
                 w.add_tensor(new, data)
         w.write_header_to_file()
         w.write_kv_data_to_file()
