@@ -230,7 +230,7 @@ def contestants(name, args, folder):
         command += ["-t", str(args.threads), "--poll", "0", "--jinja"]
         found["llama.cpp"] = Server(command, port, log)
     if not args.without_transformers:
-        for dtype in ("float32", "bfloat16"):
+        for dtype in args.dtypes.split(","):
             found[f"transformers {dtype}"] = Torch(name, args.tiny, args.threads, dtype)
     return found
 
@@ -267,6 +267,7 @@ def main():
     args.add_argument("binary")
     args.add_argument("--llama-server")
     args.add_argument("--without-transformers", action="store_true")
+    args.add_argument("--dtypes", default="float32,bfloat16", help="of transformers; where bf16 is computed in f32 it takes five times as long")
     args.add_argument("--rounds", type=int, default=5)
     args.add_argument("--threads", type=int, default=2)
     args.add_argument("--weights", choices=["f16", "bf16", "f32"], default="f16", help="of the files; transformers has f32 and bf16")

@@ -11,11 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::Bytes;
+use futures_util::StreamExt;
 use serde::Serialize;
 use tokenmill_engine::{CacheFeed, CacheNews, Change, Changes, Medium};
 use tokenmill_ir::TokenId;
 use tokio::sync::Notify;
-use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqError, ZmqMessage};
+use zeromq::{
+    PubSocket, RouterSocket, Socket, SocketEvent, SocketRecv, SocketSend, ZmqError, ZmqMessage,
+};
 
 use crate::config::ServeError;
 use crate::residents::Residents;
@@ -25,6 +28,8 @@ const BATCH: usize = 1024;
 /// Batches that can be asked for again, and their bytes.
 const KEPT: usize = 10_000;
 const KEPT_BYTES: usize = 64 << 20;
+/// How long after the last one connected all is told anew: time for its subscription to arrive.
+const SETTLING: Duration = Duration::from_millis(500);
 /// How long one who asked for batches may take to read them.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Ends what was asked for again: -1 as vLLM writes it.
@@ -97,11 +102,25 @@ pub async fn publish(
 ) -> Result<(), ZmqError> {
     let _closed = Closed(&source.feed);
     let (mut socket, topic) = (PubSocket::new(), Bytes::from(sockets.topic));
+    let mut peers = socket.monitor();
+    let greeting = async {
+        // (What is on disk was told when the server started; who comes later would never hear of it.)
+        while let Some(event) = peers.next().await {
+            let mut has_come = matches!(event, SocketEvent::Accepted(..));
+            while let Ok(Some(event)) = tokio::time::timeout(SETTLING, peers.next()).await {
+                has_come |= matches!(event, SocketEvent::Accepted(..));
+            }
+            if has_come {
+                residents.tell_caches();
+            }
+        }
+        std::future::pending().await
+    };
     socket.bind_listener(sockets.events).await?;
     let past = Arc::<Past>::default();
     let answering = async {
         match sockets.replay {
-            Some(listener) => answer(listener, Arc::clone(&past), residents).await,
+            Some(listener) => answer(listener, Arc::clone(&past), &residents).await,
             None => std::future::pending().await,
         }
     };
@@ -122,6 +141,7 @@ pub async fn publish(
     tokio::select! {
         ended = telling => ended,
         ended = answering => ended,
+        ended = greeting => ended,
     }
 }
 
@@ -178,7 +198,7 @@ impl Past {
 async fn answer(
     listener: TcpListener,
     past: Arc<Past>,
-    residents: Arc<Residents>,
+    residents: &Residents,
 ) -> Result<(), ZmqError> {
     let mut socket = RouterSocket::new();
     socket.bind_listener(listener).await?;

@@ -9,9 +9,10 @@ use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_cpu::{CpuDevice, CpuOptions};
 use tokenmill_engine::load::{LoadOptions, WeightBits, load};
 use tokenmill_engine::start::{DiskOptions, ServeOptions, Served};
-use tokenmill_engine::{DraftMode, Embeddings, Event, Events, Request, Tile, Tiles};
+use tokenmill_engine::{DraftMode, Embeddings, Event, Events, Eyes, Request, Tile, Tiles};
 use tokenmill_golden_tests::{Forgetful, Golden, Image, Sight, Variant, worst_difference};
 use tokenmill_ir::{FIRST_MEDIA, KvFormat, Mode, TokenId};
+use tokenmill_media::Picture;
 use tokenmill_models::vision;
 
 /// What a template would write for an image, whatever the family: these models have no vocabulary.
@@ -196,6 +197,48 @@ fn check_all(device: &dyn Fn() -> Arc<dyn Device>, step_tokens: u32, small: bool
             let path = sight.golden.path(Variant::Gguf, scratch.path());
             check(&sight, &start(&path, device(), step_tokens), small);
         }
+    }
+}
+
+/// The rows of a picture by the processor that a file describes; where the description is another's, that one's.
+fn rows_of(path: &Path, described: Option<&str>) -> (Vec<f32>, String) {
+    let device = CpuDevice::new(CpuOptions { threads: 2, ..CpuOptions::default() });
+    let served = start_with(path, Arc::new(device.expect("a CPU")), (2000, 64), None);
+    let mut sight = served.sight.expect("a model that sees");
+    if let Some(described) = described {
+        let frames = format!("\"temporal_patch_size\":{}", sight.vision.patch.frames);
+        sight.preprocessor = Some(described.replace("\"temporal_patch_size\":1", &frames));
+    }
+    let described = sight.preprocessor.clone().unwrap_or_default();
+    let plain = |text: &str| match text == sight.vision.script.written() {
+        true => Ok(vec![WRITTEN]),
+        false => Ok(Vec::new()),
+    };
+    let eyes = Eyes::new(sight.clone()).expect("its processor is built");
+    let (high, wide) = (36, 52);
+    let rgb = (0..high * wide * 3).map(|i| (i * i / 7 + i / 52) as u8).collect();
+    let picture = Picture::new(wide, high, rgb).expect("fits");
+    let prompt = eyes.prompt(&served.engine, &[1, WRITTEN, 2], &[picture], (&plain, 0));
+    let (_, inputs) = prompt.expect("a prompt");
+    (inputs.media.iter().flat_map(|m| m.rows.data.iter().copied()).collect(), described)
+}
+
+#[test]
+fn a_pair_of_files_sees_a_picture_as_the_folder_does() {
+    for name in Golden::all_seeing() {
+        let sight = Sight::read(&name);
+        let scratch = tempfile::tempdir().expect("a scratch folder");
+        if !sight.golden.has(Variant::Gguf) || sight.golden.open_mmproj(scratch.path()).is_none() {
+            continue;
+        }
+        let path = sight.golden.path(Variant::Gguf, scratch.path());
+        let (found, described) = rows_of(&path, None);
+        let scratch = tempfile::tempdir().expect("a scratch folder");
+        let path = sight.golden.path(Variant::Config, scratch.path());
+        let (expected, _) = rows_of(&path, Some(&described));
+        assert_eq!(found.len(), expected.len(), "{name}");
+        let (worst, at) = worst_difference(&found, &expected);
+        assert!(worst <= 2e-4, "{name}: {worst} at {at}");
     }
 }
 

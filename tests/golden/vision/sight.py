@@ -1132,23 +1132,27 @@ def write_mmproj(name):
     return f"{name}: mmproj.json"
 
 
-TEXTS = {"qwen2_vl": "qwen2vl", "qwen2_5_vl": "qwen2vl", "qwen3_vl": "qwen3vl"}
+TEXTS = {"qwen2_vl": "qwen2vl", "qwen2_5_vl": "qwen2vl", "qwen3_vl": "qwen3vl", "llava": "llama", "llava_next": "llama",
+         "idefics3": "llama", "mistral3": "llama", "internvl": "qwen2", "internvl_norms": "qwen3", "gemma3": "gemma3"}
 TEXT_NAMES = {"embed_tokens": "token_embd", "norm": "output_norm", "input_layernorm": "attn_norm",
               "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
               "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
               "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm",
               "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+# Gemma's norms are on both sides of a part, and stored as what is added to one.
+GEMMA_NAMES = TEXT_NAMES | {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+                            "post_feedforward_layernorm": "post_ffw_norm"}
 
 
-def text_name(name):
-    """The name in GGUF of a tensor of Qwen's language models; none for others."""
-    if name == "lm_head.weight":
+def text_name(name, names):
+    """The name in GGUF of a tensor of a language model; none for others."""
+    if name.endswith("lm_head.weight"):
         return "output.weight"
-    found = re.match(r"(?:model\.)?(?:language_model\.)?(?:layers\.(\d+)\.)?(.*)\.(weight|bias)$", name)
-    if not found or found[2] not in TEXT_NAMES or "visual" in name:
+    found = re.match(r"(?:model\.|language_model\.|text_model\.)*(?:layers\.(\d+)\.)?(.*)\.(weight|bias)$", name)
+    if not found or found[2] not in names or "visual" in name:
         return None
     layer = "" if found[1] is None else f"blk.{found[1]}."
-    return f"{layer}{TEXT_NAMES[found[2]]}.{found[3]}"
+    return f"{layer}{names[found[2]]}.{found[3]}"
 
 
 def write_text(name):
@@ -1172,17 +1176,28 @@ def write_text(name):
         w.add_layer_norm_rms_eps(t["rms_norm_eps"])
         w.add_vocab_size(t["vocab_size"])
         w.add_string("tokenizer.ggml.model", "none")
-        rope = t.get("rope_scaling") or t["rope_parameters"]
-        w.add_rope_freq_base(t.get("rope_theta") or rope["rope_theta"])
-        w.add_array(f"{arch}.rope.dimension_sections", [*rope["mrope_section"], 0])
+        rope = t.get("rope_scaling") or t.get("rope_parameters") or {}
+        w.add_rope_freq_base(t.get("rope_theta") or rope.get("rope_theta", 10000.0))
+        if "mrope_section" in rope:
+            w.add_array(f"{arch}.rope.dimension_sections", [*rope["mrope_section"], 0])
+        if arch == "gemma3":
+            w.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+            w.add_rope_scaling_factor(rope["factor"])
+            w.add_float32("gemma3.rope.freq_base_swa", t["rope_local_base_freq"])
+            w.add_sliding_window(t["sliding_window"])
         if "head_dim" in t:
             w.add_key_length(t["head_dim"])
             w.add_value_length(t["head_dim"])
         if deep := c["vision_config"].get("deepstack_visual_indexes"):
             w.add_uint32(f"{arch}.n_deepstack_layers", len(deep))
         for row, data in zip(listed["tensors"], flats):
-            if new := text_name(row["name"]):
-                w.add_tensor(new, data)
+            new = text_name(row["name"], GEMMA_NAMES if arch == "gemma3" else TEXT_NAMES)
+            if new and arch == "llama" and (found := re.search(r"attn_([qk])\.weight", new)):
+                # (Pairs that turn lie beside each other.)
+                heads = t["num_attention_heads" if found[1] == "q" else "num_key_value_heads"]
+                data = data.reshape(heads, 2, -1, data.shape[1]).swapaxes(1, 2).reshape(data.shape)
+            if new:
+                w.add_tensor(new, data + np.float32(1) if arch == "gemma3" and "norm" in new else data)
         w.write_header_to_file()
         w.write_kv_data_to_file()
         w.write_tensors_to_file()

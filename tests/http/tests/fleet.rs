@@ -124,12 +124,11 @@ fn a_copy_made_of_events_is_what_is_cached_also_when_some_were_missed() {
         socket.connect(&format!("tcp://{}", events.bind)).await.expect("a connection");
         socket.subscribe(TOPIC).await.expect("a subscription");
         let mut told = Batches::new();
-        // Who subscribes hears what comes later.
+        // Who subscribes hears all that there is, and what comes later.
         while told.is_empty() {
-            ask(&site, "words that everybody begins with, and then the first");
-            ask(&site, &format!("{} other words that go on for a while", told.len()));
             told = heard(&mut socket).await;
         }
+        ask(&site, "words that everybody begins with, and then the first");
         for n in 0..12 {
             ask(&site, &format!("{n}{}", " is a number".repeat(15)));
         }
@@ -152,6 +151,27 @@ fn a_copy_made_of_events_is_what_is_cached_also_when_some_were_missed() {
         assert_eq!(copy_of(&broken), copy);
         // One who knows less than is kept, or nothing, is told all anew by the publisher.
         assert_eq!(again(whole.len() as u64, &events).await, Batches::new());
+    });
+}
+
+#[test]
+fn who_subscribes_late_hears_what_is_cached_already() {
+    let (site, events) = telling(Setup::default());
+    ask(&site, "words that were asked about before anybody listened");
+    Runtime::new().expect("a runtime").block_on(async {
+        let cached = copy_of(&again(0, &events).await);
+        assert!(!cached.0.is_empty());
+        let mut socket = SubSocket::new();
+        socket.connect(&format!("tcp://{}", events.bind)).await.expect("a connection");
+        socket.subscribe(TOPIC).await.expect("a subscription");
+        let mut told = Batches::new();
+        for _ in 0..40 {
+            told.extend(heard(&mut socket).await);
+            if copy_of(&told) == cached {
+                return;
+            }
+        }
+        panic!("{} of {} blocks were told", copy_of(&told).0.len(), cached.0.len());
     });
 }
 

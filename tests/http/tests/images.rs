@@ -376,6 +376,50 @@ fn what_cannot_be_seen_is_refused_by_its_place() {
     assert_eq!(reply.error("code"), "context_length_exceeded", "{reply:?}");
 }
 
+/// A PNG that says it is 60 000 x 60 000, and has no pixel.
+const PROMISES: &str = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAA6mAAAOpgCAIAAAAPsOIVAAAAAElEQVQ1rwYeAAAAAElFTkSuQmCC";
+
+#[test]
+fn what_is_no_image_disturbs_no_stream() {
+    let site = Seeing::new();
+    let whole = bitmap(|x, y| [x as u8, y as u8, 9]);
+    let mut body = question(&[&url(&whole)]);
+    (body["stream"], body["max_tokens"], body["ignore_eos"]) =
+        (true.into(), 60.into(), true.into());
+    let text = |reply: Reply| -> String {
+        assert_eq!(reply.status, 200, "{reply:?}");
+        assert_eq!(reply.events().last().map(String::as_str), Some("[DONE]"));
+        let chunks = reply.events().into_iter().filter_map(|e| serde_json::from_str(&e).ok());
+        let piece = |c: Value| c["choices"][0]["delta"]["content"].as_str().map(str::to_owned);
+        chunks.filter_map(piece).collect()
+    };
+    let alone = text(site.client.post("/v1/chat/completions", &body));
+    assert!(alone.len() > 50, "{alone}");
+    let (client, again) = (Client::new(site.client.address()), body.clone());
+    let stream = std::thread::spawn(move || client.post("/v1/chat/completions", &again));
+    loop {
+        // Promises and pieces; kinds that are no images; places that are none.
+        for (what, words) in [
+            (PROMISES, "60000 x 60000"),
+            ("data:image/gif;base64,R0lGODlh//////8AAAAh", "image"),
+            ("data:text/html;base64,PGI+", "is of type"),
+            ("data:image/svg+xml;base64,PHN2Zy8+", "is of type"),
+            ("data:image/png;base64,###", "not base64"),
+            ("data:image/png,abc", "not in base64"),
+            ("file:///etc/passwd", "its scheme is"),
+            ("http://[::1]:1/", "no public address"),
+        ] {
+            let reply = site.chat(&[what]);
+            assert_eq!(reply.status, 400, "{what}: {reply:?}");
+            assert!(reply.error("message").contains(words), "{what}: {reply:?}");
+        }
+        if stream.is_finished() {
+            break;
+        }
+    }
+    assert_eq!(text(stream.join().expect("an answer")), alone);
+}
+
 /// Patches of a picture of 56 x 56 pixels.
 const PATCHES: u64 = 4 * ROWS;
 

@@ -252,7 +252,10 @@ fn beside(path: &Path) -> Option<PathBuf> {
 fn preprocessor_of(meta: &Meta) -> Option<String> {
     let text = |key: &str| meta.opt_str(key).ok().flatten();
     let kind = text("clip.vision.projector_type").or_else(|| text("clip.projector_type"));
-    let class = match kind? {
+    let kind = kind?;
+    // (What Qwen3-VL's own files say; that it is the newer one, a class does not tell.)
+    let areas = (kind == "qwen3vl_merger").then_some([65_536, 16_777_216]);
+    let class = match kind {
         "qwen2vl_merger" | "qwen2.5vl_merger" | "qwen3vl_merger" => "Qwen2VLImageProcessor",
         "gemma3" => "Gemma3ImageProcessor",
         "idefics3" => "Idefics3ImageProcessor",
@@ -300,6 +303,10 @@ fn preprocessor_of(meta: &Meta) -> Option<String> {
         "image_mean": list("clip.vision.image_mean"),
         "image_std": list("clip.vision.image_std"),
         "patch_size": meta.opt_u32("clip.vision.patch_size").ok().flatten(),
+        "min_pixels": areas.map(|[least, _]| least),
+        "max_pixels": areas.map(|[_, most]| most),
+        // (Kernels over two frames are two tensors: a patch comes once.)
+        "temporal_patch_size": 1,
         "size": size,
         "image_grid_pinpoints": canvases,
         "crop_size": square.filter(|_| ["CLIPImageProcessor", "LlavaNextImageProcessor"].contains(&class)),

@@ -63,7 +63,17 @@ impl Eyes {
             }
             None => usual(&sight.vision),
         };
-        Ok(Self { processor: Processor::read(&config, tower)?, sight })
+        let processor = Processor::read(&config, tower)?;
+        // (Rows of another width would be read as other patches.)
+        let widths = [
+            ("patch_size", processor.patch, patch.size),
+            ("temporal_patch_size", processor.frames, patch.frames),
+        ];
+        if let Some((key, value, _)) = widths.into_iter().find(|(_, own, read)| own != read) {
+            let reason = "the model's encoder reads patches of another size";
+            return Err(MediaError::Config { key, value: value.to_string(), reason });
+        }
+        Ok(Self { processor, sight })
     }
 
     /// A rendered prompt with pictures of these widths and heights, before they are seen: no pixel is
