@@ -137,7 +137,9 @@ impl Remote {
         let message = message.unwrap_or("that is no answer of tokenmill's");
         let failure = Failure::new(format!("{} answers {status}", self.url), message);
         match status {
-            401 | 403 => failure.fix("add --api-key KEY"),
+            401 if self.key.is_none() => failure.fix("add --api-key KEY"),
+            401 => failure.fix("another --api-key; tokenmill key add NAME makes one, there"),
+            403 => failure.fix("the --api-key of one that may: tokenmill key add NAME --metrics"),
             _ => failure,
         }
     }
