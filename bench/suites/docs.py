@@ -92,6 +92,9 @@ def main():
         shutil.copy(program, tools / "tokenmill")
         env = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "HF_", "TOKENMILL_"))}
         env |= {"PATH": f"{tools}:{os.environ['PATH']}", "HOME": folder}
+        # What a server refuses is a failure of curl too.
+        Path(folder, ".curlrc").write_text("fail-with-body\nshow-error\n")
+        Path(folder, "bench").symlink_to(ROOT / "bench")
         for path, body, why, is_python in all_:
             if is_python and not python:
                 why = why or "no Python with the module was given"
