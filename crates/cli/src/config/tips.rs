@@ -12,11 +12,7 @@ use super::keys::nearest;
 const RUNS: [&str; 4] = ["chat", "generate", "complete", "ask"];
 
 /// The error of a line with its tip.
-pub fn with_tip(
-    mut error: clap::Error,
-    command: &clap::Command,
-    line: &[OsString],
-) -> clap::Error {
+pub fn with_tip(mut error: clap::Error, command: &clap::Command, line: &[OsString]) -> clap::Error {
     let word = |kind| match error.get(kind) {
         Some(ContextValue::String(word)) => word.clone(),
         _ => String::new(),
@@ -35,7 +31,8 @@ pub fn with_tip(
         {
             let of = command.find_subcommand(first);
             let by_place = of.and_then(|of| {
-                of.get_positionals().find(|arg| ["model", "models"].contains(&arg.get_id().as_str()))
+                of.get_positionals()
+                    .find(|arg| ["model", "models"].contains(&arg.get_id().as_str()))
             });
             if by_place.is_none() {
                 return error;
