@@ -31,11 +31,12 @@ since() { awk -v a="$1" -v b="$(now)" 'BEGIN { printf "%.1f", b - a }'; }
 made() {
   [ ! -f "$roots/$suite.tar" ] || return 0
   if [ "$suite" = musl ]; then
-    mmdebstrap --quiet --variant=extract --include=busybox-static,musl bookworm "$roots/$suite.tar" "${MIRROR:-http://deb.debian.org/debian}"
+    mmdebstrap --quiet --variant=extract --include=busybox-static,musl bookworm "$roots/part.tar" "${MIRROR:-http://deb.debian.org/debian}"
   else
     mmdebstrap --quiet --variant=minbase --include=ca-certificates,python3-venv,systemd,util-linux \
-      "$suite" "$roots/$suite.tar" "${MIRROR:-http://deb.debian.org/debian}"
+      "$suite" "$roots/part.tar" "${MIRROR:-http://deb.debian.org/debian}"
   fi >/dev/null
+  mv "$roots/part.tar" "$roots/$suite.tar"
 }
 
 # bare: a fresh root for one way to install.
@@ -167,7 +168,7 @@ service() {
   # (What `sudo -H -u tokenmill` does.)
   local as=(setpriv --reuid tokenmill --regid tokenmill --clear-groups env HOME=/var/lib/tokenmill tokenmill)
   key=$(inside "${as[@]}" key add ann 2>"$work/err") || { fail "$(tail -1 "$work/err")"; return 1; }
-  [ -f "$model" ] || inside "${as[@]}" pull "$model" 2>"$work/err" || { fail "$(tail -1 "$work/err")"; return 1; }
+  [ -f "$model" ] || inside "${as[@]}" pull "$model" >"$work/pulled" 2>"$work/err" || { fail "$(tail -1 "$work/err")"; return 1; }
   sed -i "s|^# port = .*|port = 18080|; s|^# models = .*|models = [\"$asked\"]|" "$root/etc/tokenmill/config.toml"
   boot || return 1
   within systemctl enable --quiet --now tokenmill >"$work/err" 2>&1 || { fail "$(within journalctl -u tokenmill -n 3 --no-pager -o cat | tr '\n' ' ')"; return 1; }
@@ -186,6 +187,8 @@ service() {
   [ "$(of "$first" "$text")" = "$(of "$second" "$text")" ] || fail "another answer after kill -9" || true
   [ "$(of "$second" "$disk")" -gt 0 ] || fail "the prompt cache is lost" || true
   say "service: kill -9, ready again after $begun s (2 s of them RestartSec), the same answer, $(of "$second" "$disk") of $(of "$second" "$prompt") prompt tokens read back from disk"
+  within systemctl reload tokenmill 2>"$work/err" || fail "reload: $(tail -1 "$work/err")" || true
+  ready || return 1
   within systemctl show -p MainPID --value tokenmill >"$work/pid"
   within env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --reinstall /dist/$(cd "$dist" && ls tokenmill_*_amd64.deb) >"$work/err" 2>&1 || { fail "installing again: $(tail -1 "$work/err")"; return 1; }
   ready || return 1
