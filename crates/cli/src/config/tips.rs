@@ -1,5 +1,5 @@
 //! Tips under an error of the command line, where clap has none or a wrong one: a word that is no
-//! command, and `-m MODEL` as other programs have it.
+//! command, `-m MODEL` as other programs have it, a question without quotes.
 
 use std::ffi::OsString;
 
@@ -38,6 +38,11 @@ pub fn with_tip(mut error: clap::Error, command: &clap::Command, line: &[OsStrin
                 return error;
             }
             format!("a model stands without a flag: tokenmill {first} MODEL")
+        }
+        ErrorKind::UnknownArgument
+            if first == "run" && !word(ContextKind::InvalidArg).starts_with('-') =>
+        {
+            "a question of several words stands in quotes: tokenmill run MODEL \"...\"".to_owned()
         }
         _ => return error,
     };
