@@ -12,6 +12,7 @@ import shlex
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -38,10 +39,12 @@ def commands(body):
     return [line for line in lines if line]
 
 
-def ready(port):
+def ready(port, scheme):
+    own = ssl.create_default_context()
+    own.check_hostname, own.verify_mode = False, ssl.CERT_NONE
     for _ in range(600):
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=1) as answer:
+            with urllib.request.urlopen(f"{scheme}://127.0.0.1:{port}/readyz", timeout=1, context=own) as answer:
                 return answer.status == 200
         except OSError:
             time.sleep(0.1)
@@ -62,7 +65,7 @@ def run(lines, env, folder):
                 servers.append(subprocess.Popen(line, shell=True, env=env, cwd=folder, start_new_session=True,
                                                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
                 port = re.search(r"--port (\d+)", line)
-                if not ready(port[1] if port else 8080):
+                if not ready(port[1] if port else 8080, "https" if "--tls-cert" in line else "http"):
                     return f"{line}: no server after 60 s"
                 continue
             done = subprocess.run(line, shell=True, env=env, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=900)
@@ -92,6 +95,9 @@ def main():
         shutil.copy(program, tools / "tokenmill")
         env = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "HF_", "TOKENMILL_"))}
         env |= {"PATH": f"{tools}:{os.environ['PATH']}", "HOME": folder}
+        # What a server refuses is a failure of curl too.
+        Path(folder, ".curlrc").write_text("fail-with-body\nshow-error\n")
+        Path(folder, "bench").symlink_to(ROOT / "bench")
         for path, body, why, is_python in all_:
             if is_python and not python:
                 why = why or "no Python with the module was given"

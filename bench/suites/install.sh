@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # install.sh DIST MODEL [SUITE...]: installs what `cargo xtask dist` made in bare roots without Rust or a compiler, as docs/install.md says, and uses it:
-# version, doctor, an answer of MODEL (a file, or a name that is fetched); the package's service under a systemd that runs: killed, started again, stopped.
+# version, doctor, an answer of MODEL; the package's service under a systemd that runs: killed, started again, the package installed over it, stopped. MODEL is a
+# file, or a name that every root fetches for itself: from the hub, or from its mirror HF_ENDPOINT (`python3 -m http.server` in a folder of USER/REPO/resolve/COMMIT/FILE is one).
 # SUITE is one of Debian's, or musl: busybox and musl alone (default: bookworm bullseye musl). Needs root, mmdebstrap and a mirror of Debian
-# (MIRROR; ROOTS: a folder of SUITE.tar, made where they are not there). `bench/suites/install.sh DIST MODEL > bench/suites/install.txt`
+# (MIRROR; ROOTS: a folder of SUITE.tar, made where they are not there). `bench/suites/install.sh DIST smollm2 > bench/suites/install.txt`
 set -euo pipefail
-[ $# -ge 2 ] || { sed -n 2,5p "$0" | cut -c3-; exit 2; }
+[ $# -ge 2 ] || { sed -n 2,6p "$0" | cut -c3-; exit 2; }
 # What is mounted here goes with this script.
 [ -n "${INSTALL_SH_ALONE:-}" ] || INSTALL_SH_ALONE=1 exec unshare --mount --propagation private "$0" "$@"
 dist=$(realpath "$1")
@@ -18,6 +19,8 @@ trap 'rm -rf --one-file-system "$work"' EXIT
 [ -n "$roots" ] || roots=$work/roots
 mkdir -p "$roots"
 failed=0
+hub=()
+[ -z "${HF_ENDPOINT:-}" ] || hub=("HF_ENDPOINT=$HF_ENDPOINT")
 
 say() { printf '%-9s %-8s %s\n' "$suite" "$how" "$*"; }
 fail() { say "FAILED: $*"; failed=1; return 1; }
@@ -28,11 +31,12 @@ since() { awk -v a="$1" -v b="$(now)" 'BEGIN { printf "%.1f", b - a }'; }
 made() {
   [ ! -f "$roots/$suite.tar" ] || return 0
   if [ "$suite" = musl ]; then
-    mmdebstrap --quiet --variant=extract --include=busybox-static,musl bookworm "$roots/$suite.tar" "${MIRROR:-http://deb.debian.org/debian}"
+    mmdebstrap --quiet --variant=extract --include=busybox-static,musl bookworm "$roots/part.tar" "${MIRROR:-http://deb.debian.org/debian}"
   else
     mmdebstrap --quiet --variant=minbase --include=ca-certificates,python3-venv,systemd,util-linux \
-      "$suite" "$roots/$suite.tar" "${MIRROR:-http://deb.debian.org/debian}"
+      "$suite" "$roots/part.tar" "${MIRROR:-http://deb.debian.org/debian}"
   fi >/dev/null
+  mv "$roots/part.tar" "$roots/$suite.tar"
 }
 
 # bare: a fresh root for one way to install.
@@ -52,19 +56,28 @@ gone() {
   umount "$root/proc"
   rm -rf --one-file-system "$root"
 }
-inside() { chroot "$root" /usr/bin/env -i HOME=/root DEBIAN_FRONTEND=noninteractive PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin "$@"; }
+inside() { chroot "$root" /usr/bin/env -i "${hub[@]}" HOME=/root DEBIAN_FRONTEND=noninteractive PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin "$@"; }
+
+# first_token SECONDS: when the first token came of a run that took so long and told of itself in $work/err: with the fetch of its model and the load.
+first_token() {
+  sed -n 's/.* \([0-9]*\) generated.*, \([0-9.]*\) tok\/s .*first token.*/\1 \2/p' "$work/err" | awk -v took="$1" '{ printf "%.1f", took - ($1 - 1) / $2 }'
+}
 
 # answers SECONDS COMMAND...: COMMAND is a tokenmill that was installed in that time. It says what it is, finds nothing wrong, and answers.
 answers() {
-  local took=$1 output first
+  local took=$1 output first begun
   shift
   inside "$@" --version >"$work/version" 2>&1 || { fail "$(tail -1 "$work/version")"; return 1; }
   inside "$@" doctor >"$work/doctor" 2>&1 || { fail "doctor: $(tail -1 "$work/doctor")"; return 1; }
+  begun=$(now)
   output=$(inside "$@" run "$asked" "Why is the sky blue?" -n 20 2>"$work/err" </dev/null) || { fail "no answer: $(tail -1 "$work/err")"; return 1; }
-  first=$(grep -o 'first token after [0-9.]*' "$work/err" | grep -o '[0-9.]*$')
+  first=$(first_token "$(since "$begun")")
   say "$(head -1 "$work/version"); doctor finds nothing wrong; $(awk -v a="$took" -v b="$first" 'BEGIN { printf "%.1f", a + b }') s from nothing to the first token" \
-    "($took s to install): $(head -1 <<<"$output" | cut -c1-40)…"
+    "($took s to install$(fetched)): $(head -1 <<<"$output" | cut -c1-40)…"
 }
+
+# fetched: what the run brought first.
+fetched() { grep -q '^trying' "$work/err" && printf ', %s fetched' "$(grep -o '[0-9.]* MiB$' "$work/err" | tail -1)"; true; }
 
 # refused: it must not install here, and says why.
 refused() { say "does not install: $(grep -m 1 -iE "$1" "$work/err" | xargs -0 | cut -c1-150)"; }
@@ -153,7 +166,9 @@ service() {
   local own=$root/var/lib/tokenmill first second begun
   [ ! -f "$root/model.gguf" ] || { cp "$root/model.gguf" "$own/" && asked=/var/lib/tokenmill/model.gguf; }
   # (What `sudo -H -u tokenmill` does.)
-  key=$(inside setpriv --reuid tokenmill --regid tokenmill --clear-groups env HOME=/var/lib/tokenmill tokenmill key add ann 2>"$work/err") || { fail "$(tail -1 "$work/err")"; return 1; }
+  local as=(setpriv --reuid tokenmill --regid tokenmill --clear-groups env HOME=/var/lib/tokenmill tokenmill)
+  key=$(inside "${as[@]}" key add ann 2>"$work/err") || { fail "$(tail -1 "$work/err")"; return 1; }
+  [ -f "$model" ] || inside "${as[@]}" pull "$model" >"$work/pulled" 2>"$work/err" || { fail "$(tail -1 "$work/err")"; return 1; }
   sed -i "s|^# port = .*|port = 18080|; s|^# models = .*|models = [\"$asked\"]|" "$root/etc/tokenmill/config.toml"
   boot || return 1
   within systemctl enable --quiet --now tokenmill >"$work/err" 2>&1 || { fail "$(within journalctl -u tokenmill -n 3 --no-pager -o cat | tr '\n' ' ')"; return 1; }
@@ -172,6 +187,15 @@ service() {
   [ "$(of "$first" "$text")" = "$(of "$second" "$text")" ] || fail "another answer after kill -9" || true
   [ "$(of "$second" "$disk")" -gt 0 ] || fail "the prompt cache is lost" || true
   say "service: kill -9, ready again after $begun s (2 s of them RestartSec), the same answer, $(of "$second" "$disk") of $(of "$second" "$prompt") prompt tokens read back from disk"
+  within systemctl reload tokenmill 2>"$work/err" || fail "reload: $(tail -1 "$work/err")" || true
+  ready || return 1
+  within systemctl show -p MainPID --value tokenmill >"$work/pid"
+  within env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --reinstall /dist/$(cd "$dist" && ls tokenmill_*_amd64.deb) >"$work/err" 2>&1 || { fail "installing again: $(tail -1 "$work/err")"; return 1; }
+  ready || return 1
+  [ "$(within systemctl show -p MainPID --value tokenmill)" != "$(cat "$work/pid")" ] || fail "installed again, the old program runs" || true
+  second=$(ask) || { fail "no answer"; return 1; }
+  [ "$(of "$first" "$text")" = "$(of "$second" "$text")" ] || fail "another answer after installing again" || true
+  say "service: the package installed over it: started again, settings, key and model are there, $(of "$second" "$disk") of $(of "$second" "$prompt") prompt tokens read back from disk"
   curl -fsN localhost:18080/v1/chat/completions -H 'content-type: application/json' -H "authorization: Bearer $key" \
     -d '{"messages":[{"role":"user","content":"Count."}],"max_tokens":200,"seed":1,"ignore_eos":true,"stream":true}' >"$work/stream" 2>&1 &
   local client=$!
@@ -187,7 +211,7 @@ service() {
 image() {
   how=image
   root=$work/$suite-image
-  local begun output first; begun=$(now)
+  local begun ran output first; begun=$(now)
   mkdir -p "$work/oci" "$root"
   tar -xf "$dist"/tokenmill-*-oci.tar -C "$work/oci"
   python3 - "$work/oci" "$work/layer" <<'PY'
@@ -209,10 +233,12 @@ PY
   mount -t proc proc "$root/proc"
   asked=$model
   if [ -f "$model" ]; then cp "$model" "$root/model.gguf" && asked=/model.gguf; fi
-  if output=$(env -i PATH=/usr/bin:/usr/sbin:/bin:/sbin HOME=/models SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt \
+  ran=$(now)
+  cp -L /etc/resolv.conf "$root/etc/resolv.conf"
+  if output=$(env -i "${hub[@]}" PATH=/usr/bin:/usr/sbin:/bin:/sbin HOME=/models SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt \
     chroot --userspec=65534:65534 "$root" /usr/bin/tokenmill run "$asked" "Why is the sky blue?" -n 20 2>"$work/err" </dev/null); then
-    first=$(grep -o 'first token after [0-9.]*' "$work/err" | grep -o '[0-9.]*$')
-    say "as nobody, in a root with nothing else: $(awk -v a="$begun" -v b="$first" 'BEGIN { printf "%.1f", a + b }') s from nothing to the first token:" \
+    first=$(first_token "$(since "$ran")")
+    say "as nobody, in a root with nothing else: $(awk -v a="$begun" -v b="$first" 'BEGIN { printf "%.1f", a + b }') s from nothing to the first token$(fetched):" \
       "$(head -1 <<<"$output" | cut -c1-40)…"
   else
     fail "no answer: $(tail -1 "$work/err")" || true

@@ -63,6 +63,10 @@ fn millis(value: &Value) -> String {
     value.as_f64().map_or("-".to_owned(), |seconds| format!("{:.1}", seconds * 1e3))
 }
 
+fn count(value: &Value) -> String {
+    value.as_u64().map_or("-".to_owned(), |count| count.to_string())
+}
+
 /// The requests that are known, the last one first.
 fn list(listed: &Value) -> String {
     let mut text = format!(
@@ -81,9 +85,9 @@ fn list(listed: &Value) -> String {
             word(&one["state"]),
             millis(&one["seconds"]),
             millis(&one["first_token_s"]),
-            one["prompt_tokens"],
-            one["cached_tokens"],
-            one["completion_tokens"],
+            count(&one["prompt_tokens"]),
+            count(&one["cached_tokens"]),
+            count(&one["completion_tokens"]),
             word(&one["model"]),
         );
     }
@@ -193,6 +197,18 @@ mod tests {
         let line = bar(&parts, 1.0);
         assert_eq!(line, format!("{}{}{}", "q".repeat(30), "P".repeat(15), "A".repeat(15)));
         assert_eq!(bar(&json!({}), 0.0).trim(), "");
+    }
+
+    #[test]
+    fn columns_stand_below_their_names() {
+        let text = list(&json!({ "data": [
+            { "id": "req-1", "prompt_tokens": 31, "cached_tokens": 0, "completion_tokens": null },
+        ] }));
+        let [names, row] = text.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
+        for (name, value) in [("PROMPT", " 31"), ("CACHED", " 0"), ("ANSWER", " -")] {
+            let end = names.find(name).expect("a name") + name.len();
+            assert!(row[..end].ends_with(value), "{text}");
+        }
     }
 
     #[test]

@@ -85,7 +85,11 @@ fn survive_file_size_limits() {
 
 /// Warnings, and what the server tells of its requests, go to the standard error.
 fn log(args: &Args) {
-    let level = if args.verbose { "debug" } else { "warn,tokenmill_server=info" };
+    let level = if args.verbose {
+        "debug"
+    } else {
+        "warn,tokenmill_server=info,rustls_platform_verifier=off"
+    };
     let log = tracing_subscriber::fmt().with_env_filter(level).with_writer(std::io::stderr);
     match &args.command {
         Command::Serve(serve) if serve.log_format == LogFormat::Json => log.json().init(),

@@ -53,7 +53,10 @@ impl Remote {
         };
         if !parsed.is_some_and(|u| is_root(&u)) {
             let detail = "such as http://127.0.0.1:8080";
-            return Err(Failure::new(format!("{url} is no address"), detail));
+            let failure = Failure::new(format!("{url} is no address"), detail);
+            let whole = format!("http://{url}");
+            let is_meant = reqwest::Url::parse(&whole).is_ok_and(|u| is_root(&u));
+            return Err(if is_meant { failure.fix(format!("--url {whole}")) } else { failure });
         }
         let key = key.filter(|key| !key.is_empty() && !key.contains(char::is_control));
         let client = client(url.starts_with("https"));
@@ -121,8 +124,8 @@ impl Remote {
             while let Some(cause) = last.source() {
                 last = cause;
             }
-            Failure::new(format!("no answer from {}", self.url), last)
-                .fix("tokenmill serve, or --url URL")
+            let fix = remedy(&self.url, &last.to_string());
+            Failure::new(format!("no answer from {}", self.url), last).fix(fix)
         };
         let answer = request.send().map_err(|e| cannot(&e))?;
         let status = answer.status().as_u16();
@@ -137,9 +140,22 @@ impl Remote {
         let message = message.unwrap_or("that is no answer of tokenmill's");
         let failure = Failure::new(format!("{} answers {status}", self.url), message);
         match status {
-            401 | 403 => failure.fix("add --api-key KEY"),
+            401 if self.key.is_none() => failure.fix("add --api-key KEY"),
+            401 => failure.fix("another --api-key; tokenmill key add NAME makes one, there"),
+            403 => failure.fix("the --api-key of one that may: tokenmill key add NAME --metrics"),
             _ => failure,
         }
+    }
+}
+
+/// What to try where no answer came from an address, by the last cause.
+fn remedy(url: &str, why: &str) -> String {
+    if why.contains("certificate") {
+        return "SSL_CERT_FILE=FILE with the server's certificate, if it is its own".to_owned();
+    }
+    match url.strip_prefix("http://") {
+        Some(rest) if why.contains("invalid HTTP version") => format!("--url https://{rest}"),
+        _ => "tokenmill serve, or --url URL".to_owned(),
     }
 }
 
@@ -159,4 +175,27 @@ fn client(is_https: bool) -> Result<Client, Box<dyn Error>> {
         .timeout(PATIENCE)
         .no_proxy()
         .build()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_without_its_scheme_is_told_with_it() {
+        let told = |url| Remote::at(url, None).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(told("localhost:8090").ends_with("try: --url http://localhost:8090"));
+        assert!(told("127.0.0.1").ends_with("try: --url http://127.0.0.1"));
+        assert!(!told("a b").contains("try:") && !told("http://a/b").contains("try:"));
+        assert_eq!(told("http://127.0.0.1:9/v1/"), "");
+    }
+
+    #[test]
+    fn what_is_tried_next_follows_from_the_cause() {
+        let https = "https://localhost:8090";
+        assert!(remedy(https, "invalid peer certificate: UnknownIssuer").starts_with("SSL_CERT"));
+        let http = remedy("http://localhost:8090", "invalid HTTP version parsed");
+        assert_eq!(http, "--url https://localhost:8090");
+        assert!(remedy("http://localhost:1", "Connection refused").starts_with("tokenmill serve"));
+    }
 }

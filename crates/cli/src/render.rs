@@ -25,6 +25,10 @@ pub fn render(name: &str, dialect: Dialect, ids: bool) -> Result<(), Failure> {
     let mut request = Vec::new();
     let taken = std::io::stdin().lock().take(MOST).read_to_end(&mut request);
     taken.map_err(|e| Failure::new("cannot read the request", e))?;
+    if request.iter().all(u8::is_ascii_whitespace) {
+        return Err(Failure::new("there is no request", "the standard input is empty")
+            .fix(format!("tokenmill render {name} < REQUEST.json")));
+    }
     let system = packaged(&model.files.checkpoint).system;
     let words = match dialect {
         Dialect::Chat => Words::Chat,

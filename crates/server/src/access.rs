@@ -18,7 +18,7 @@ use crate::audit::is_audited;
 use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::fields::shown;
-use crate::keys::{ApiKeys, Caller};
+use crate::keys::{ApiKeys, Caller, shows_key};
 use crate::origin::{allows, name_of};
 use crate::requests::RequestId;
 use crate::shared::Shared;
@@ -63,7 +63,10 @@ pub async fn key(request: Request, next: Next) -> Response {
     if Caller::of(&request).is_some_and(|caller| caller.is_admitted) {
         return next.run(request).await;
     }
-    key_needed("an API key is needed, as Authorization: Bearer or x-api-key")
+    key_needed(match shows_key(request.headers()) {
+        true => "this API key is not known here: it was revoked, or mistyped",
+        false => "an API key is needed, as Authorization: Bearer or x-api-key",
+    })
 }
 
 /// Asks for the key that may see what tells of everybody.
@@ -75,8 +78,8 @@ pub async fn operator(request: Request, next: Next) -> Response {
     if !caller.is_some_and(|caller| caller.is_admitted) {
         return key_needed("the metrics need a key, as Authorization: Bearer or x-api-key");
     }
-    let message = "the metrics tell of all keys' requests: they are for the first --api-key, or \
-                   the --metrics-key where there is one";
+    let message = "the metrics tell of all keys' requests: they are for the first --api-key, the \
+                   --metrics-key where there is one, and keys made with --metrics";
     forbidden("metrics_not_allowed", message.to_owned()).into_response()
 }
 

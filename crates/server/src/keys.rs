@@ -152,6 +152,11 @@ fn shown(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     [bearer, plain].into_iter().flatten()
 }
 
+/// Whether a request shows a key, known or not.
+pub fn shows_key(headers: &HeaderMap) -> bool {
+    shown(headers).next().is_some()
+}
+
 /// A name as an account of the engine; never that of nobody.
 pub fn account_of(name: &[u8]) -> u64 {
     account_of_digest(&digest(name))

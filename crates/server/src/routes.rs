@@ -323,8 +323,13 @@ pub fn router(shared: Arc<Shared>) -> Router {
 }
 
 async fn unknown_path(request: Request) -> ApiError {
-    let path = shown(request.uri().path());
-    let message = format!("there is no {} {path}", request.method());
+    let path = request.uri().path();
+    // (Of an address that ends in /v1 the clients of Anthropic and Ollama make /v1/v1/messages.)
+    let is_end = |route: &&Route| route.path.len() > 1 && path.ends_with(route.path);
+    let meant = ROUTES.iter().filter(is_end).max_by_key(|route| route.path.len());
+    let tip = meant.map(|route| format!("; there is {}: leave out what is before it", route.path));
+    let message =
+        format!("there is no {} {}{}", request.method(), shown(path), tip.unwrap_or_default());
     ApiError { code: Some("unknown_path"), ..ApiError::new(StatusCode::NOT_FOUND, message) }
 }
 

@@ -81,7 +81,7 @@ pub enum StoreError {
         name: String,
     },
     /// A file operation failed.
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}: {source}{}", path.display(), elsewhere(source))]
     Disk {
         /// The verb.
         action: &'static str,
@@ -263,6 +263,16 @@ impl StoreError {
     /// True where the trouble is this machine's disk, so that another mirror cannot help.
     pub(crate) fn is_local(&self) -> bool {
         matches!(self, Self::Disk { .. } | Self::DiskFull { .. })
+    }
+}
+
+/// Which folders could be others, where this one may not be written.
+fn elsewhere(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            "\nmodels are kept below HF_HOME and XDG_DATA_HOME: set them to folders of yours"
+        }
+        _ => "",
     }
 }
 

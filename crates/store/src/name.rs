@@ -288,7 +288,14 @@ fn unknown_alias(text: &str) -> StoreError {
         .map(|a| (edit_distance(&lower, a.name), a.name))
         .min()
         .filter(|(distance, name)| *distance <= 2.max(name.len() / 3));
-    let suggestion = near.map(|(_, name)| format!("; did you mean {name}?")).unwrap_or_default();
+    // (A short name is one file; Ollama's names and the hub's have a part behind a colon.)
+    let (head, _) = lower.split_once([':', '@']).unwrap_or_default();
+    let alone = ALIASES.iter().find(|alias| alias.name == head);
+    let suggestion = match (alone, near) {
+        (Some(alias), _) => format!("; {} stands alone", alias.name),
+        (None, Some((_, name))) => format!("; did you mean {name}?"),
+        (None, None) => String::new(),
+    };
     StoreError::UnknownAlias { text: shown(text), suggestion, known: known_aliases() }
 }
 
@@ -509,6 +516,7 @@ mod tests {
             ("smolm2", "did you mean smollm2?"),
             ("SMOLLM-2", "did you mean smollm2?"),
             ("qwen3-0.6", "did you mean qwen3-0.6b?"),
+            ("smollm2:Q8_0", "; smollm2 stands alone"),
             ("zzzzzzzzzzzz", "short names: smollm2, "),
         ] {
             let error = parse(text).unwrap_err().to_string();

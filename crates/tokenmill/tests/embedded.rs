@@ -389,3 +389,13 @@ fn texts_have_vectors_and_ranks() {
     assert_ne!(ranks[0], ranks[1]);
     assert!(ranker.embed(["a"]).is_err());
 }
+
+/// What the docs show is what is compiled.
+#[test]
+fn the_docs_quote_the_examples() {
+    let page = include_str!("../../../docs/embedding.md");
+    for example in [include_str!("../examples/chat.rs"), include_str!("../examples/typed.rs")] {
+        let (_, code) = example.split_once("\n\n").unwrap();
+        assert!(page.contains(&format!("```rust\n{code}```\n")), "{code}");
+    }
+}

@@ -293,3 +293,17 @@ fn paths_that_two_dialects_have_answer_in_that_of_who_asks() {
         assert_eq!((reply.status, reply.error("code").as_str()), (401, "invalid_api_key"));
     }
 }
+
+#[test]
+fn a_wrong_key_is_told_from_none() {
+    let site = locked();
+    for (headers, expect) in [
+        (&[][..], "an API key is needed"),
+        (&[("authorization", "Basic right")], "an API key is needed"),
+        (&[("authorization", "Bearer wrong")], "this API key is not known here"),
+        (&[("x-api-key", "wrong")], "this API key is not known here"),
+    ] {
+        let message = site.client.send("GET", "/v1/models", headers, b"").error("message");
+        assert!(message.starts_with(expect), "{headers:?}: {message}");
+    }
+}

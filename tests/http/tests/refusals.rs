@@ -393,6 +393,14 @@ fn unknown_paths_methods_and_models() {
         assert_eq!(reply.status, status, "{method} {path}");
         check_error(&reply);
     }
+    for (path, meant) in [
+        ("/v1/v1/messages", "there is /v1/messages:"),
+        ("/v1/api/chat", "there is /api/chat:"),
+        ("/v1/chat/completions/chat/completions", "there is /chat/completions:"),
+    ] {
+        let message = site.client.send("POST", path, &[], b"").error("message");
+        assert!(message.contains(meant), "{message}");
+    }
     let body = json!({ "model": "gpt-4\r\nx: y", "prompt": "a" });
     let reply = site.client.post(TEXT, &body);
     assert_eq!((reply.status, reply.error("code").as_str()), (404, "model_not_found"));

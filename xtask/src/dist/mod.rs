@@ -89,10 +89,9 @@ fn build(root: &Path) -> Result<PathBuf, String> {
                 .into()
         }
     };
-    let flags = format!("--remap-path-prefix={}=/tokenmill", root.display());
     let status = Command::new("cargo")
         .args(&args)
-        .env("RUSTFLAGS", flags)
+        .env("CARGO_ENCODED_RUSTFLAGS", flags(root, &cargo_home()?))
         .env("SOURCE_DATE_EPOCH", time(root)?.to_string())
         .current_dir(root)
         .status();
@@ -101,6 +100,20 @@ fn build(root: &Path) -> Result<PathBuf, String> {
         Ok(status) => Err(format!("cargo {}: {status}", args.join(" "))),
         Err(error) => Err(format!("cargo: {error}")),
     }
+}
+
+/// Where cargo keeps the sources of dependencies.
+fn cargo_home() -> Result<PathBuf, String> {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let own = set("CARGO_HOME").or_else(|| Some(set("HOME")?.join(".cargo")));
+    own.ok_or_else(|| "there is neither CARGO_HOME nor HOME".to_owned())
+}
+
+/// What the compiler is told so that the program is the same wherever sources and cargo's home lie (their paths stand in
+/// what a panic says). Cargo leaves these flags out of the names that it gives to crates.
+fn flags(root: &Path, cargo_home: &Path) -> String {
+    let remap = |path: &Path, name| format!("--remap-path-prefix={}={name}", path.display());
+    [remap(root, "/tokenmill"), remap(cargo_home, "/cargo")].join("\u{1f}")
 }
 
 /// The time of everything: `SOURCE_DATE_EPOCH`, else that of the last commit.
@@ -202,6 +215,14 @@ fn libraries(program: &Path) -> Result<Vec<(String, Vec<u8>)>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_path_of_this_machine_is_compiled_in() {
+        let flags = flags(Path::new("/a b"), Path::new("/home/c/.cargo"));
+        let expect =
+            ["--remap-path-prefix=/a b=/tokenmill", "--remap-path-prefix=/home/c/.cargo=/cargo"];
+        assert_eq!(flags.split('\u{1f}').collect::<Vec<_>>(), expect);
+    }
 
     #[test]
     fn what_a_program_needs_is_read_of_it() {

@@ -6,6 +6,7 @@
 mod file;
 mod keys;
 mod show;
+mod tips;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -163,9 +164,9 @@ fn complete(
         }
         _ => (line, Vec::new()),
     };
-    let matches = args::command().try_get_matches_from(line);
+    let matches = args::command().try_get_matches_from(&line);
     let args = matches.and_then(|matches| Args::from_arg_matches(&matches));
-    args.map_err(|error| blame(error, &added))
+    args.map_err(|error| blame(tips::with_tip(error, &command, &line), &added))
 }
 
 /// What was added to a command line: flags, and where each was set.

@@ -113,3 +113,28 @@ fn settings_of_a_command_do_not_reach_into_others() {
     };
     assert_eq!((run.raw, run.system), (true, None));
 }
+
+#[test]
+fn a_line_that_is_none_has_a_tip() {
+    let cases: [(&[&str], &str); 10] = [
+        (&["rnu", "m"], "a similar subcommand exists: 'run'"),
+        (&["smollm2"], "tip: if that is a model: tokenmill run smollm2"),
+        (&["chat", "m"], "tip: a model answers, or chats, by: tokenmill run"),
+        (&["run", "-m", "m"], "tip: a model stands without a flag: tokenmill run MODEL"),
+        (&["serve", "--model", "m"], "tip: a model stands without a flag: tokenmill serve MODEL"),
+        (&["run", "m", "Why", "is"], "tip: a question of several words stands in quotes"),
+        (&["doctor", "-m", "m"], "unexpected argument '-m' found"),
+        (&["launch", "pi", "-m", "m"], "unexpected argument '-m' found"),
+        (&["key", "lsit"], "unrecognized subcommand 'lsit'"),
+        (&["run", "--tmep", "1"], "a similar argument exists: '--temp'"),
+    ];
+    for (words, expect) in cases {
+        let line = ["tokenmill"].iter().chain(words).map(OsString::from).collect();
+        let told = match complete(line, |_| Ok(Layers::default())) {
+            Err(Unread::Line(error)) => error.to_string(),
+            other => format!("{other:?}"),
+        };
+        assert!(told.contains(expect), "{words:?}: {told}");
+        assert!(told.matches("tip:").count() <= 1, "{words:?}: {told}");
+    }
+}

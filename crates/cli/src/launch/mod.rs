@@ -52,9 +52,12 @@ pub fn launch(args: &Launch) -> Result<(), Failure> {
         }
         return replaced(&setup, &args.args);
     };
+    let place = setup.program.and_then(found);
+    if let (Some(program), None, false) = (setup.program, &place, args.write) {
+        return Err(absent(program).fix("install it; --write writes its settings all the same"));
+    }
     written(path, form, setup.is_secret)?;
     let back = format!("tokenmill launch {} --restore", name(args));
-    let place = setup.program.and_then(found);
     match (setup.program, place) {
         (Some(_), Some(place)) if !args.write => {
             let ended = ended(&setup, &place, &args.args);
@@ -308,12 +311,16 @@ fn command(setup: &Setup, program: &Path, more: &[OsString]) -> Command {
     command
 }
 
+fn absent(program: &str) -> Failure {
+    Failure::new(format!("there is no program {program}"), "PATH has none")
+}
+
 /// The agent in the place of this program: nothing is left to do when it ends.
 fn replaced(setup: &Setup, more: &[OsString]) -> Result<(), Failure> {
     let program = setup.program.unwrap_or_default();
     let Some(place) = found(program) else {
-        return Err(Failure::new(format!("there is no program {program}"), "PATH has none")
-            .fix("install it; --print shows what it would be started with"));
+        let fix = "install it; --print shows what it would be started with";
+        return Err(absent(program).fix(fix));
     };
     let mut command = command(setup, &place, more);
     #[cfg(unix)]

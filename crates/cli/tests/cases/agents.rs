@@ -260,12 +260,16 @@ fn what_cannot_be_launched_is_told() {
         assert!(status == Some(1) && err.contains(expect), "{args:?}: {err}");
     }
     let file = home.write(".pi/agent/models.json", b"{ 1 }");
-    let (status, _, err) = home.launch(&server, &["pi"]);
+    let (status, _, err) = home.launch(&server, &["pi", "--write"]);
     assert!(status == Some(1) && err.contains("cannot edit"), "{err}");
     assert_eq!(fs::read(file).expect("there"), b"{ 1 }");
-    // Not installed: its settings are written, and stay.
+    // Not installed: nothing is written, or its settings are if that is asked for, and stay.
     let file = home.write(".pi/agent/models.json", b"{\n  // mine\n  \"a\": [1,],\n}\n");
+    let before = home.files();
     let (status, _, err) = home.launch(&server, &["pi"]);
+    assert!(status == Some(1) && err.contains("there is no program pi"), "{err}");
+    assert_eq!(home.files(), before);
+    let (status, _, err) = home.launch(&server, &["pi", "--write"]);
     assert!(status == Some(0) && err.contains("not installed"), "{err}");
     let now = fs::read_to_string(&file).expect("there");
     assert!(now.starts_with("{\n  // mine\n  \"a\": [1,],\n  \"providers\": {"), "{now}");
