@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 
 use thiserror::Error;
+use tokenmill_quant::fields::code_book;
 
 use crate::batch::MAX_GROUPS;
 use crate::cache::{CacheSpec, GroupKind};
@@ -61,6 +62,12 @@ impl Program {
     pub fn weight(&mut self, spec: WeightSpec) -> WeightId {
         self.weights.push(spec);
         WeightId(self.weights.len() as u32 - 1)
+    }
+
+    /// Whether weights are entries of code books, which a device may write out: see [`Program::wide_weights`].
+    pub fn has_code_books(&self) -> bool {
+        let mut parts = self.weights.iter().flat_map(|weight| &weight.parts);
+        parts.any(|part| !code_book(part.format).is_empty())
     }
 
     /// Token ids are below this: each has a row in every table of embeddings.

@@ -10,7 +10,6 @@ use tokenmill_ir::{
     Cost, GroupKind, Limits, Load, OutputKind, Program, SamplingParams, WeightUse, key_reads,
 };
 use tokenmill_models::{ModelSpec, lower};
-use tokenmill_quant::fields::code_book;
 
 use crate::direct::{Direct, Feed};
 use crate::door;
@@ -218,7 +217,7 @@ pub fn fit(
     device: &dyn Device,
     options: &LoadOptions,
 ) -> Result<(Limits, Fit), LoadFailure> {
-    if options.weights == WeightBits::Own || !has_code_books(program) {
+    if options.weights == WeightBits::Own || !program.has_code_books() {
         return fit_as_laid(spec, program, device, options);
     }
     let wide = Program { wide_weights: true, ..program.clone() };
@@ -232,12 +231,6 @@ pub fn fit(
     let is_room =
         |found: &(Limits, Fit)| of(found) == of(&own) && found.1.most_context == own.1.most_context;
     Ok(wide.ok().filter(is_room).unwrap_or(own))
-}
-
-/// Whether weights are entries of code books, which a device may write out.
-fn has_code_books(program: &Program) -> bool {
-    let mut parts = program.weights.iter().flat_map(|weight| &weight.parts);
-    parts.any(|part| !code_book(part.format).is_empty())
 }
 
 /// The same for weights as the program has them.
