@@ -27,7 +27,7 @@ const L2_BYTES: usize = 1 << 20;
 pub(super) fn is_worth(job: &LinearJob<'_>) -> bool {
     let kind = Kind::of(&job.spec);
     let coded = kind.is_coded() && kind != Kind::Ternary;
-    job.encoding.is_bytes() && job.tokens >= WORTH_FROM && !coded && !kind.is_flat()
+    job.encoding.is_bytes() && job.tokens >= WORTH_FROM && !coded
 }
 
 /// Computes a job of the int8 encoding.

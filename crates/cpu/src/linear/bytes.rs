@@ -571,7 +571,7 @@ pub(super) unsafe fn unpack<V: Tiles, K: OfKind, const STEP: usize>(
     const TABLE: [u8; 16] = [16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4];
     // SAFETY: the block's planes are inside the panel.
     unsafe {
-        if const { K::KIND.is_coded() } {
+        if const { K::KIND.is_coded() && !K::KIND.is_flat() } {
             return coded::unpack::<V, K, STEP>(codes);
         }
         if const { K::KIND.sizes().low == 512 } {
@@ -619,7 +619,7 @@ pub(super) unsafe fn scale_and_min<V: Tiles, K: OfKind, const HALF: usize>(
     // SAFETY: the group's scales are inside the panel.
     unsafe {
         let expanded = const { K::KIND.is_expanded_whole() };
-        if expanded || const { K::KIND.is_coded() || K::KIND.is_flat() } {
+        if expanded || const { K::KIND.is_coded() } {
             return coded::scale_and_min::<V, K, HALF>(scales, b);
         }
         let none = V::float(V::same(0));

@@ -285,9 +285,10 @@ impl Kind {
         half || matches!(self.layout(), Some(PanelLayout::SuperTable | PanelLayout::SuperTable16))
     }
 
-    /// Whether codes are taken apart as `coded` does.
+    /// Whether `coded` takes codes apart, or knows their scales.
     pub const fn is_coded(self) -> bool {
-        self.is_table() || self.is_of_bits() || self.is_value_book()
+        let codes = self.is_table() || self.is_of_bits() || self.is_value_book();
+        codes || self.is_float_code() || self.is_flat()
     }
 
     /// Whether codes are stored as they are, beside an f32 scale and minimum.
