@@ -291,9 +291,11 @@ fn preprocessor_of(meta: &Meta) -> Option<String> {
         _ => square.clone(),
     };
     // (Heights and widths behind each other.)
-    let canvases = list("clip.vision.image_grid_pinpoints");
-    let canvases = canvases.map(|all| all.chunks_exact(2).map(<[f64]>::to_vec).collect());
-    let canvases: Option<Vec<Vec<f64>>> = canvases;
+    let pinpoints = meta.opt_list("clip.vision.image_grid_pinpoints").ok().flatten();
+    let sides: Option<Vec<u32>> =
+        pinpoints.and_then(|all| all.iter().map(MetaValue::as_u32).collect());
+    let canvases: Option<Vec<Vec<u32>>> =
+        sides.map(|all| all.chunks_exact(2).map(<[u32]>::to_vec).collect());
     let owner = (class == "GotOcr2ImageProcessor").then_some("InternVLProcessor");
     let written = json!({
         "image_processor_type": class,
