@@ -12,6 +12,7 @@ use tokenmill_engine::KeepAlive;
 use crate::alias::Asked;
 
 pub use crate::bench::args::Bench;
+pub use crate::choices::{Bits, Draft, Kv, Mode};
 pub use crate::launch::args::Launch;
 use crate::numbers::{
     MOST_SEQUENCES, MOST_TOKENS, bytes, gibibytes, host, keep_alive, positive, real, seconds,
@@ -252,60 +253,6 @@ pub enum Device {
     Cuda,
     /// Plain loops on one core: slow, the truth by tolerance.
     Reference,
-}
-
-/// Arithmetic of matrix products.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Mode {
-    /// Activations as 8-bit integers.
-    Int8,
-    /// Weights and activations as bfloat16.
-    Bf16,
-    /// Everything in 32-bit floats.
-    F32,
-}
-
-/// Storage format of keys and values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Kv {
-    /// 32-bit floats.
-    F32,
-    /// bfloat16.
-    Bf16,
-    /// Integers of 16 bits with a scale a token and head: nearer to f32 than bf16, and faster.
-    Int16,
-    /// Bytes with a scale a token and head.
-    #[value(alias = "q8")]
-    Int8,
-    /// 4 bits, heads turned by a Hadamard transform, a scale for 32 columns.
-    #[value(alias = "q4")]
-    Int4,
-    /// Keys as int8, values as int4.
-    K8v4,
-}
-
-/// Memory that weights take; no answer depends on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Bits {
-    /// As much as in the file.
-    Own,
-    /// As much as is fastest.
-    Wide,
-    /// The fastest while there is room.
-    Auto,
-}
-
-/// Where guesses of the next tokens come from; no answer depends on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Draft {
-    /// No guesses.
-    None,
-    /// The latest place where the last three tokens stood before.
-    Ngram,
-    /// The place with the longest text in common before it.
-    Suffix,
-    /// The draft model.
-    Model,
 }
 
 /// What decides how a model runs.

@@ -12,6 +12,7 @@ use tokenmill_backend::DeviceError;
 use tokenmill_engine::library::Book;
 use tokenmill_engine::load::{LoadFailure, Share, read, vocabulary_of};
 use tokenmill_engine::packaged::packaged;
+use tokenmill_engine::plan::Fit;
 use tokenmill_engine::{Defaults, Eyes, Host, Sight};
 use tokenmill_ir::{Container, KvFormat};
 use tokenmill_output::Format;
@@ -202,10 +203,9 @@ impl ModelLoader {
         let context = served.engine.longest();
         let (eyes, blind) = eyes(served.sight);
         let mut lines = vec![format!(
-            "{id} on {} · context {context} · weights {}{}, cache {} ({} a token)",
+            "{id} on {} · context {context} · weights {}, cache {} ({} a token)",
             served.caps.name,
-            size(served.fit.weight_bytes),
-            if served.fit.wide_weights { " (code books written out)" } else { "" },
+            weights(&served.fit),
             size(served.fit.cache_bytes),
             size(served.fit.token_bytes),
         )];
@@ -235,6 +235,12 @@ impl ModelLoader {
         lines.extend(kept.into_iter().chain(blind));
         Ok((model, lines))
     }
+}
+
+/// What weights take, and whether that is more than they need.
+fn weights(fit: &Fit) -> String {
+    let wide = if fit.wide_weights { " (code books written out)" } else { "" };
+    size(fit.weight_bytes) + wide
 }
 
 /// How a model sees, where it does, or why not.

@@ -7,6 +7,7 @@ mod args;
 mod bench;
 mod bundle;
 mod chat;
+mod choices;
 mod config;
 mod devices;
 mod doctor;

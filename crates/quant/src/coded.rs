@@ -1,6 +1,6 @@
 //! Blocks of 256 columns that are indices into sixteen values: the IQ formats.
 
-use crate::{FormatId, iq1_m};
+use crate::FormatId;
 
 /// One block, taken apart: w = (unit·scale)·table\[code\], every product exact in f32.
 pub(crate) struct Coded {
@@ -109,7 +109,7 @@ impl Indexed {
                 (indices, minus, [(high >> 12 & 7) as u8; 2])
             }
             FormatId::IQ1_M => {
-                d = iq1_m::d(block);
+                d = iq1_m_scale(block);
                 let high = half_at(block, 32 + 2 * b);
                 let upper = |r: usize| (high >> (4 * r) & 7) << 8;
                 let indices = std::array::from_fn(|r| byte(4 * b + r % 4) | upper(r % 4));
@@ -122,6 +122,11 @@ impl Indexed {
         };
         Indexed { d, indices, signs, scales }
     }
+}
+
+/// Bits of the f16 of a block of iq1_m, which four numbers have in their top nibbles.
+pub(crate) fn iq1_m_scale(block: &[u8]) -> u16 {
+    (0..4).fold(0, |d, i| d | (half_at(block, 48 + 2 * i) >> 12) << (4 * i))
 }
 
 /// The eight signs behind a 7-bit index: the eighth makes their number even.

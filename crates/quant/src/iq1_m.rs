@@ -5,7 +5,7 @@
 //! s for 16 columns; the top nibbles of the four are the f16 `d`. w = d·(2s + 1)·(g + δ).
 
 use crate::blocks::decode_each;
-use crate::coded::{Coded, half_at};
+use crate::coded::{Coded, half_at, iq1_m_scale};
 use crate::float::f16_to_f32;
 use crate::{Format, FormatId, grids, iq1_s};
 
@@ -19,14 +19,9 @@ pub(crate) const FORMAT: Format = Format {
     encode: None,
 };
 
-/// Bits of the f16 that scales are multiples of.
-pub(crate) fn d(block: &[u8]) -> u16 {
-    (0..4).fold(0, |d, i| d | (half_at(block, 48 + 2 * i) >> 12) << (4 * i))
-}
-
 pub(crate) fn read(block: &[u8]) -> Coded {
     let quarter = |i: usize| half_at(block, 48 + 2 * i);
-    let mut coded = Coded::new(f16_to_f32(d(block)) * 0.125);
+    let mut coded = Coded::new(f16_to_f32(iq1_m_scale(block)) * 0.125);
     for r in 0..32 {
         let nibble = block[32 + r / 2] >> (4 * (r % 2)) & 15;
         let index = usize::from(block[r]) | usize::from(nibble & 7) << 8;

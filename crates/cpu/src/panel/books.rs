@@ -19,7 +19,7 @@
 //! ```
 
 use super::layout::{PanelLayout, PanelSpec, table, written_out_iq1};
-use super::repack::{put_codes, put_float, put_pair};
+use super::planes::{put_codes, put_float, put_pair};
 use super::{BLOCK_COLS, PANEL_ROWS};
 use tokenmill_quant::FormatId;
 use tokenmill_quant::fields::{Indexed, code_book};

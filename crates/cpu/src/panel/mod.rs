@@ -62,6 +62,7 @@
 
 pub mod books;
 mod layout;
+mod planes;
 mod repack;
 pub mod trellis;
 
