@@ -1,7 +1,7 @@
 //! Codes and scales of one row in the planes of a block, and out of them again.
 
+use super::BLOCK_COLS;
 use super::layout::Group;
-use super::{BLOCK_COLS, PANEL_ROWS};
 
 /// Stores the scales of the two halves of a block for one row.
 pub(super) fn put_pair(scales: &mut [u8], at: usize, row: usize, pair: &[u8]) {
