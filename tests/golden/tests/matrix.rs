@@ -307,7 +307,7 @@ fn check(name: &str, path: &Path, vocab: u64, modes: &[(Mode, KvFormat)]) {
 fn code_books_are_written_out_while_there_is_room() {
     let scratch = tempfile::tempdir().expect("a scratch folder");
     let path = scratch.path().join("matrix.gguf");
-    write_model(&path, &Ffn::Dense);
+    write_model(&path, &Ffn::Books);
     let model = read(&path, KvFormat::Int16).expect("a model");
     let options = CpuOptions { threads: 1, isa: Some(Isa::Scalar) };
     let device = CpuDevice::new(options).expect("a device");
@@ -327,7 +327,9 @@ fn code_books_are_written_out_while_there_is_room() {
     let own = fit(WeightBits::Own, 1 << 33).expect("it fits");
     let wide = fit(WeightBits::Wide, 1 << 33).expect("it fits");
     assert!(!own.wide_weights && wide.wide_weights && own.weight_bytes < wide.weight_bytes);
-    for (memory_bytes, expect) in [(wide.needed_bytes(), true), (wide.needed_bytes() - 1, false)] {
+    // (With room for one stream more, so that there are as many.)
+    for (of, expect) in [(&wide, true), (&own, false)] {
+        let memory_bytes = of.needed_bytes() + of.cache_bytes;
         let auto = fit(WeightBits::Auto, memory_bytes).expect("it fits");
         assert_eq!((auto.wide_weights, auto.streams), (expect, own.streams), "{memory_bytes}");
     }
@@ -449,6 +451,8 @@ enum Ffn {
     Dense,
     /// Two layers of the same.
     Small,
+    /// A layer of code books, several large pages of them.
+    Books,
     Experts {
         count: u64,
         top: i64,
@@ -465,14 +469,16 @@ fn write_model(path: &Path, ffn: &Ffn) {
     let (arch, layers) = match ffn {
         Ffn::Dense => ("llama", 4),
         Ffn::Small => ("llama", 2),
+        Ffn::Books => ("llama", 1),
         Ffn::Experts { .. } => ("qwen3moe", 2),
     };
+    let ffn_width = if matches!(ffn, Ffn::Books) { 16_384 } else { FFN };
     set("general.architecture", MetaValue::Str(arch.into()));
     for (key, value) in [
         ("embedding_length", HIDDEN as i64),
         ("block_count", layers as i64),
         ("context_length", 256),
-        ("feed_forward_length", FFN as i64),
+        ("feed_forward_length", ffn_width as i64),
         ("attention.head_count", 4),
         ("attention.head_count_kv", 2),
     ] {
@@ -502,7 +508,8 @@ fn write_model(path: &Path, ffn: &Ffn) {
         [Q2_K, Q3_K, IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S],
         [IQ3_XXS, IQ3_S, IQ4_NL, IQ4_XS, NVFP4, TQ1_0, TQ2_0],
     ];
-    for (l, f) in formats.iter().take(layers).enumerate() {
+    let first = if matches!(ffn, Ffn::Books) { 2 } else { 0 };
+    for (l, f) in formats.iter().skip(first).take(layers).enumerate() {
         let name = |n: &str| format!("blk.{l}.{n}.weight");
         add(name("attn_norm"), F32, &[HIDDEN]);
         add(name("ffn_norm"), F32, &[HIDDEN]);
@@ -519,9 +526,9 @@ fn write_model(path: &Path, ffn: &Ffn) {
             add(name("ffn_down_exps"), f[6], &[count, HIDDEN, width]);
             continue;
         }
-        add(name("ffn_gate"), f[4], &[FFN, HIDDEN]);
-        add(name("ffn_up"), f[5], &[FFN, HIDDEN]);
-        add(name("ffn_down"), f[6], &[HIDDEN, FFN]);
+        add(name("ffn_gate"), f[4], &[ffn_width, HIDDEN]);
+        add(name("ffn_up"), f[5], &[ffn_width, HIDDEN]);
+        add(name("ffn_down"), f[6], &[HIDDEN, ffn_width]);
     }
     let mut file = std::io::BufWriter::new(std::fs::File::create(path).expect("created"));
     write_gguf(&mut file, &meta, &tensors, |t, out| out.write_all(&bytes(t))).expect("written");
