@@ -113,6 +113,8 @@ impl ByteTile {
 
     /// Of a panel and, where there is one, a second. Without it a tile of two reads the first again and
     /// stores nothing for the other: half the kernels to make.
+    // (Inlined, so that what is the same for all panels of a job is computed once: a single token has few other instructions.)
+    #[inline(always)]
     fn new(job: &LinearJob<'_>, p: usize, second: Option<usize>) -> ByteTile {
         let panel_bytes = job.spec.panel_bytes();
         let blocks = job.spec.cols() / BLOCK_COLS;
