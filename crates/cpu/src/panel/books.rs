@@ -73,30 +73,38 @@ const fn sign_bit(c: usize) -> usize {
     8 * (c % 4) + c / 8 + 4 * (c / 4 % 2)
 }
 
-/// Rows of indices into a code book, into one panel.
-pub(super) fn repack(format: FormatId, row_bytes: usize, src: &[u8], dst: &mut [u8]) {
-    let Some(layout) = PanelLayout::of(format) else { return };
+/// Rows of indices into a code book, into one panel: as they are, or written out.
+pub(super) fn repack(spec: &PanelSpec, row_bytes: usize, src: &[u8], dst: &mut [u8]) {
+    let (format, layout) = (spec.format(), spec.layout());
     let Some(group) = layout.group() else { return };
-    let (book, bytes) = (Book::of(layout), format.info().block_bytes);
+    let bytes = format.info().block_bytes;
     for (i, to) in dst.chunks_exact_mut(group.bytes()).enumerate().take(row_bytes / bytes) {
         let (head, blocks) = to.split_at_mut(group.scale_bytes);
         for (row, src) in src.chunks_exact(row_bytes).enumerate() {
             let stored = &src[i * bytes..][..bytes];
             for (b, block) in blocks.chunks_exact_mut(group.low_bytes).enumerate() {
                 let indexed = Indexed::read(format, stored, b);
-                head[2 * row..][..2].copy_from_slice(&indexed.d.to_le_bytes());
-                for s in 0..book.scales {
-                    let at = book.scales_at(b) + 8 * s + row % 8;
-                    head[at] |= indexed.scales[s] << (row / 8 * 4);
+                match layout {
+                    PanelLayout::SuperTable | PanelLayout::SuperTable16 => {
+                        write_out(spec, (b, row), &indexed, head, block);
+                    }
+                    _ if layout.is_value_book() => {
+                        put_values(layout, (b, row), &indexed, head, block)
+                    }
+                    _ => put(Book::of(layout), (b, row), &indexed, head, block),
                 }
-                put(book, row, &indexed, block);
             }
         }
     }
 }
 
-/// Stores one row of a block.
-fn put(book: Book, row: usize, indexed: &Indexed, block: &mut [u8]) {
+/// Stores a row of block `b` of a group: magnitudes and signs.
+fn put(book: Book, (b, row): (usize, usize), indexed: &Indexed, head: &mut [u8], block: &mut [u8]) {
+    head[2 * row..][..2].copy_from_slice(&indexed.d.to_le_bytes());
+    for s in 0..book.scales {
+        let at = book.scales_at(b) + 8 * s + row % 8;
+        head[at] |= indexed.scales[s] << (row / 8 * 4);
+    }
     let indices = &indexed.indices[..book.runs];
     let upper = indices.iter().enumerate();
     let upper =
@@ -152,34 +160,28 @@ pub(super) fn lane(
     (values, [0, 1].map(|s| unit * (2 * scale(s) + 1) as f32))
 }
 
-/// Rows of indices into a code book of values, into one panel.
-pub(super) fn repack_values(format: FormatId, row_bytes: usize, src: &[u8], dst: &mut [u8]) {
-    let Some(layout) = PanelLayout::of(format) else { return };
-    let Some(group) = layout.group() else { return };
-    let bytes = format.info().block_bytes;
-    for (i, to) in dst.chunks_exact_mut(group.bytes()).enumerate().take(row_bytes / bytes) {
-        let (head, blocks) = to.split_at_mut(group.scale_bytes);
-        for (row, src) in src.chunks_exact(row_bytes).enumerate() {
-            let stored = &src[i * bytes..][..bytes];
-            for (b, block) in blocks.chunks_exact_mut(group.low_bytes).enumerate() {
-                let Indexed { d, indices, signs, scales } = Indexed::read(format, stored, b);
-                head[2 * row..][..2].copy_from_slice(&d.to_le_bytes());
-                let minus = |r: usize| (signs >> (8 * r)) as u16 & 1;
-                let half = if layout == PanelLayout::Iq1S {
-                    let bits = u16::from(scales[0]) << 12 | minus(0) << 15;
-                    (0..4).fold(bits, |half, r| half | (indices[r] >> 8) << (3 * r))
-                } else {
-                    let twelve = u16::from(scales[0] | scales[1] << 3) << (6 * (b % 2));
-                    let at = 32 + 24 * (b / 2);
-                    head[at + row] |= twelve as u8;
-                    head[at + 16 + row % 8] |= ((twelve >> 8) as u8) << (row / 8 * 4);
-                    (0..4).fold(0, |half, r| half | (indices[r] >> 8 | minus(r) << 3) << (4 * r))
-                };
-                (0..4).for_each(|r| block[16 * r + row] = indices[r] as u8);
-                block[64 + 2 * row..][..2].copy_from_slice(&half.to_le_bytes());
-            }
-        }
-    }
+/// The same of values.
+fn put_values(
+    layout: PanelLayout,
+    (b, row): (usize, usize),
+    &Indexed { d, indices, signs, scales }: &Indexed,
+    head: &mut [u8],
+    block: &mut [u8],
+) {
+    head[2 * row..][..2].copy_from_slice(&d.to_le_bytes());
+    let minus = |r: usize| (signs >> (8 * r)) as u16 & 1;
+    let half = if layout == PanelLayout::Iq1S {
+        let bits = u16::from(scales[0]) << 12 | minus(0) << 15;
+        (0..4).fold(bits, |half, r| half | (indices[r] >> 8) << (3 * r))
+    } else {
+        let twelve = u16::from(scales[0] | scales[1] << 3) << (6 * (b % 2));
+        let at = 32 + 24 * (b / 2);
+        head[at + row] |= twelve as u8;
+        head[at + 16 + row % 8] |= ((twelve >> 8) as u8) << (row / 8 * 4);
+        (0..4).fold(0, |half, r| half | (indices[r] >> 8 | minus(r) << 3) << (4 * r))
+    };
+    (0..4).for_each(|r| block[16 * r + row] = indices[r] as u8);
+    block[64 + 2 * row..][..2].copy_from_slice(&half.to_le_bytes());
 }
 
 /// Values (raised by the zero point) and scales of a row of block `b` of a group of values.
@@ -216,35 +218,25 @@ pub(super) fn lane_of_values(
     (values, [0, 1].map(|s| unit * f32::from(2 * scale(s) + 1)))
 }
 
-/// Rows of indices into a code book, written out, into one panel.
-pub(super) fn write_out(spec: &PanelSpec, row_bytes: usize, src: &[u8], dst: &mut [u8]) {
+/// The same written out.
+fn write_out(
+    spec: &PanelSpec,
+    (b, row): (usize, usize),
+    indexed: &Indexed,
+    head: &mut [u8],
+    block: &mut [u8],
+) {
     let (format, layout) = (spec.format(), spec.layout());
-    let Some(group) = layout.group() else { return };
-    let Some(own) = PanelLayout::of(format) else { return };
+    let (Some(group), Some(own)) = (layout.group(), PanelLayout::of(format)) else { return };
     let unit = if own.is_book() { Book::of(own).unit } else { 0.125 };
-    let bytes = format.info().block_bytes;
-    for (i, to) in dst.chunks_exact_mut(group.bytes()).enumerate().take(row_bytes / bytes) {
-        let (head, blocks) = to.split_at_mut(group.scale_bytes);
-        for (row, src) in src.chunks_exact(row_bytes).enumerate() {
-            let stored = &src[i * bytes..][..bytes];
-            for (b, block) in blocks.chunks_exact_mut(group.low_bytes).enumerate() {
-                let indexed = Indexed::read(format, stored, b);
-                let codes = written_out_codes(format, own, &indexed);
-                let words = codes.as_chunks::<4>().0;
-                put_codes(
-                    group,
-                    row,
-                    &std::array::from_fn(|g| u32::from_le_bytes(words[g])),
-                    block,
-                );
-                put_float(head, 0, row, f16_to_f32(indexed.d) * unit);
-                let scales = indexed.scales.map(|scale| 2 * scale + 1);
-                match layout {
-                    PanelLayout::SuperTable => head[64 + 16 * b + row] = scales[0],
-                    _ => put_pair(head, 64 + 32 * b, row, &scales),
-                }
-            }
-        }
+    let codes = written_out_codes(format, own, indexed);
+    let words = codes.as_chunks::<4>().0;
+    put_codes(group, row, &std::array::from_fn(|g| u32::from_le_bytes(words[g])), block);
+    put_float(head, 0, row, f16_to_f32(indexed.d) * unit);
+    let scales = indexed.scales.map(|scale| 2 * scale + 1);
+    match layout {
+        PanelLayout::SuperTable => head[64 + 16 * b + row] = scales[0],
+        _ => put_pair(head, 64 + 32 * b, row, &scales),
     }
 }
 

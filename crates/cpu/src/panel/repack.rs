@@ -26,12 +26,8 @@ impl PanelSpec {
         macro_rules! by_format {
             ($($id:ident)*) => {
                 match self.format() {
-                    format if self.layout().is_book() => books::repack(format, row_bytes, src, dst),
-                    format if PanelLayout::written_out(format) == Some(self.layout()) => {
-                        books::write_out(self, row_bytes, src, dst);
-                    }
-                    format if self.layout().is_value_book() => {
-                        books::repack_values(format, row_bytes, src, dst);
+                    format if PanelLayout::written_out(format).is_some() => {
+                        books::repack(self, row_bytes, src, dst);
                     }
                     $(FormatId::$id => repack_codes(FormatId::$id, row_bytes, src, dst),)*
                     FormatId::BF16 => repack_pairs(row_bytes, src, dst),
