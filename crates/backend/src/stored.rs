@@ -64,6 +64,39 @@ pub fn read_rows(
     Ok(())
 }
 
+/// Numbers of rows `first ..` of an untransposed part, as many as `out` has room for, their columns as stored; rows that are
+/// stored together may be cut. [rows × cols]
+///
+/// # Errors
+/// Those of the source.
+pub fn numbers(
+    part: &RowPart,
+    cols: usize,
+    first: u64,
+    source: &dyn WeightSource,
+    out: &mut [f32],
+) -> Result<(), SourceError> {
+    let (size, band) = (row_bytes(part, cols as u64)?, part.format.band_rows() as u64);
+    if band == 1 {
+        let mut bytes = vec![0; out.len() / cols.max(1) * size];
+        read_rows(part, cols as u64, first, source, &mut bytes)?;
+        part.format.decode_row(&bytes, out);
+        return Ok(());
+    }
+    let (mut bytes, mut values) = (vec![0; band as usize * size], vec![0.0; band as usize * cols]);
+    let mut read = None;
+    for (i, out) in out.chunks_exact_mut(cols).enumerate() {
+        let row = part.rows.row(first + i as u64);
+        let start = row / band * band;
+        if read.replace(start) != Some(start) {
+            source.read_rows(&part.tensor, start..start + band, &mut bytes)?;
+            part.format.decode_rows(cols, &bytes, &mut values);
+        }
+        out.copy_from_slice(&values[(row - start) as usize * cols..][..cols]);
+    }
+    Ok(())
+}
+
 /// The bytes of the `taken` columns of a part, transposed: rows of `cols` columns in its format.
 ///
 /// # Errors
@@ -134,15 +167,12 @@ pub fn decode(spec: &WeightSpec, source: &dyn WeightSource) -> Result<Vec<f32>, 
     let mut rest = data.as_mut_slice();
     for (part, rows) in spec.parts.iter().zip(part_rows(spec)?) {
         let (now, after) = rest.split_at_mut(rows as usize * spec.cols as usize);
-        let bytes = match part.transposed {
-            Some(columns) => transposed(part, columns, cols, source)?,
-            None => {
-                let mut bytes = vec![0; rows as usize * row_bytes(part, cols)?];
-                read_rows(part, cols, 0, source, &mut bytes)?;
-                bytes
+        match part.transposed {
+            Some(columns) => {
+                part.format.decode_row(&transposed(part, columns, cols, source)?, now);
             }
-        };
-        part.format.decode_rows(spec.cols as usize, &bytes, now);
+            None => numbers(part, spec.cols as usize, 0, source, now)?,
+        }
         if let Some(order) = order(part, cols)? {
             put_back(order, now);
         }

@@ -711,6 +711,11 @@ impl<'a> Compiler<'a> {
         self.needs.order = self.needs.order.max(wanted);
         let counter = self.needs.counters;
         self.needs.counters += 2;
+        let lie = |weights: &[Arc<Weight>]| {
+            let all = weights.iter().flat_map(|w| w.panels());
+            all.map(|p| p.spec.band_panels()).max().unwrap_or(1)
+        };
+        let together = [lie(&gate).max(lie(&up)), lie(&down)];
         let kernel = experts::ExpertsInner {
             route,
             gate,
@@ -719,6 +724,7 @@ impl<'a> Compiler<'a> {
             act: op.act,
             out: inner,
             counter,
+            together: together[0],
             expert_bytes,
         };
         let reads = [region(route), region(inputs[0].0), region(inputs[1].0)];
@@ -727,7 +733,8 @@ impl<'a> Compiler<'a> {
         let split = Split::Rows(RowKind::Tokens);
         self.draft.push(kernel, split, &[region(inner)], &[region(encoded)]);
         let (input, counter) = ((encoded, of_down), counter + 1);
-        let kernel = experts::ExpertsDown { route, down, input, out: results, counter };
+        let (out, together) = (results, together[1]);
+        let kernel = experts::ExpertsDown { route, down, input, out, counter, together };
         let reads = [region(route), region(encoded)];
         self.draft.push(kernel, Split::Own, &reads, &[region(results)]);
         let kernel = experts::Mix { route, slots: results, out };

@@ -323,34 +323,61 @@ fn runs<'a>(spec: &'a WeightSpec, source: &dyn WeightSource) -> Result<Vec<Run<'
     Ok(runs)
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
     /// Stored rows `first ..` of the run, as many as `out` has room for.
     fn read(
         &self,
-        cols: u64,
-        mut first: usize,
+        cols: usize,
+        first: usize,
         source: &dyn WeightSource,
-        mut out: &mut [u8],
+        out: &mut [u8],
+    ) -> Result<(), SourceError> {
+        let size = row_bytes(self.format, cols);
+        self.each(first, size, out, |segment, first, out| match segment {
+            Segment::Stored(part) => {
+                stored::read_rows(part, cols as u64, first as u64, source, out)
+            }
+            Segment::Transposed(bytes) => {
+                out.copy_from_slice(&bytes[first * size..][..out.len()]);
+                Ok(())
+            }
+        })
+    }
+
+    /// The numbers of these rows, their columns as stored.
+    fn numbers(
+        &self,
+        cols: usize,
+        first: usize,
+        source: &dyn WeightSource,
+        out: &mut [f32],
+    ) -> Result<(), SourceError> {
+        self.each(first, cols, out, |segment, first, out| match segment {
+            Segment::Stored(part) => stored::numbers(part, cols, first as u64, source, out),
+            Segment::Transposed(bytes) => {
+                let size = row_bytes(self.format, cols);
+                self.format.decode_row(&bytes[first * size..][..out.len() / cols * size], out);
+                Ok(())
+            }
+        })
+    }
+
+    /// Calls `read` for what rows `first ..` are in each segment, with `out` in rows of `width` shared out among them.
+    fn each<T>(
+        &self,
+        mut first: usize,
+        width: usize,
+        mut out: &mut [T],
+        mut read: impl FnMut(&Segment<'a>, usize, &mut [T]) -> Result<(), SourceError>,
     ) -> Result<(), SourceError> {
         for (rows, segment) in &self.segments {
             if first >= *rows {
                 first -= rows;
                 continue;
             }
-            let size = match segment {
-                Segment::Stored(part) => stored::row_bytes(part, cols)?,
-                Segment::Transposed(bytes) => bytes.len() / rows,
-            };
-            let count = (out.len() / size.max(1)).min(rows - first);
-            let (now, rest) = out.split_at_mut(count * size);
-            match segment {
-                Segment::Stored(part) => {
-                    stored::read_rows(part, cols, first as u64, source, now)?;
-                }
-                Segment::Transposed(bytes) => {
-                    now.copy_from_slice(&bytes[first * size..][..now.len()])
-                }
-            }
+            let count = (out.len() / width.max(1)).min(rows - first);
+            let (now, rest) = out.split_at_mut(count * width);
+            read(segment, first, now)?;
             (out, first) = (rest, 0);
             if out.is_empty() {
                 break;
@@ -360,19 +387,23 @@ impl Run<'_> {
     }
 }
 
+/// Bytes of a stored row.
+fn row_bytes(format: FormatId, cols: usize) -> usize {
+    format.row_bytes(cols as u64).unwrap_or(0) as usize
+}
+
 fn tables(
     spec: &WeightSpec,
     source: &dyn WeightSource,
     slabs: &mut Slabs,
 ) -> Result<Vec<Table>, DeviceError> {
-    let cols = u64::from(spec.cols);
+    let cols = spec.cols as usize;
     let mut all = Vec::new();
     for run in runs(spec, source)? {
         if run.order.is_some() {
             return Err(unsupported(spec, "rows to look up with columns in another order".into()));
         }
-        let size = run.format.row_bytes(cols).unwrap_or(0) as usize;
-        let bytes = slabs.take(size * run.rows, WEIGHTS)?;
+        let bytes = slabs.take(row_bytes(run.format, cols) * run.rows, WEIGHTS)?;
         // SAFETY: just taken.
         run.read(cols, 0, source, unsafe { bytes.fill() })?;
         all.push(Table { format: run.format, row: run.row, rows: run.rows, bytes });
@@ -419,8 +450,8 @@ fn unsupported(spec: &WeightSpec, what: String) -> DeviceError {
     DeviceError::Unsupported { device: DEVICE.into(), what: format!("{}: {what}", spec.name) }
 }
 
-/// The panels of a run of rows, and the order of their columns. Bands of rows, and columns in another
-/// order, stay as they are where the int8 arithmetic reads them whole; elsewhere they are kept as f32.
+/// The panels of a run of rows, and the order of their columns. Whole bands of rows, and columns in another order of what is
+/// no expert, stay as they are in the int8 arithmetic; elsewhere they are kept as f32.
 fn layout_of<'a>(
     spec: &WeightSpec,
     Laid { mode, written_out }: Laid,
@@ -428,24 +459,24 @@ fn layout_of<'a>(
     order: Option<&'a ColumnOrder>,
     rows: usize,
 ) -> Result<(PanelSpec, Option<&'a ColumnOrder>), DeviceError> {
-    let whole = mode == Mode::Int8 && spec.role == WeightUse::Matmul;
-    let plain = format.band_rows() == 1 && order.is_none();
-    let kept = if plain || whole { format } else { FormatId::F32 };
-    let band = format.band_rows() as u64;
-    let cut = |p: &&RowPart| {
+    let (int8, band) = (mode == Mode::Int8, format.band_rows() as u64);
+    let orders = int8 && spec.role == WeightUse::Matmul;
+    let bands = int8 && matches!(spec.role, WeightUse::Matmul | WeightUse::Expert);
+    let cut = |p: &RowPart| {
         let r = p.rows;
         let starts = r.repeat == 1 || r.stride.is_multiple_of(band);
         let aligned = r.start.is_multiple_of(band) && r.count.is_multiple_of(band) && starts;
         p.format == format && !aligned
     };
-    if let Some(part) = spec.parts.iter().find(cut) {
-        let rows = part.rows;
-        return Err(unsupported(spec, format!("{rows:?} cut bands of {band} rows of {format}")));
-    }
+    let kept = match order {
+        Some(_) if !orders => FormatId::F32,
+        _ if band > 1 && (!bands || spec.parts.iter().any(cut)) => FormatId::F32,
+        _ => format,
+    };
     let layout = PanelSpec::new(kept, rows, spec.cols as usize)
         .map_err(|e| unsupported(spec, e.to_string()))?;
     let layout = if written_out { layout.written_out() } else { layout };
-    Ok((layout, order.filter(|_| whole)))
+    Ok((layout, order.filter(|_| orders)))
 }
 
 /// Rows that are read at once: those of a panel, or of a band.
@@ -465,22 +496,20 @@ fn repack(
 ) -> Result<(), SourceError> {
     let (size, cols) = (layout.panel_bytes(), layout.cols());
     let most = rows_at_once(run.format);
-    let info = run.format.info();
-    let row_bytes = cols / info.block_weights * info.block_bytes;
-    let mut rows = vec![0; most * row_bytes];
+    let mut rows = vec![0; most * row_bytes(run.format, cols)];
     for first in share.map(|i| i * most) {
         let count = most.min(layout.rows() - first);
-        let rows = &mut rows[..count * row_bytes];
-        run.read(cols as u64, first, source, rows)?;
         let panels = first / PANEL_ROWS..(first + count).div_ceil(PANEL_ROWS);
         // SAFETY: panels of different shares do not overlap.
         let out = unsafe { out.part(panels.start * size..panels.end * size) };
         let undo = run.order.filter(|_| !keeps_order);
         if run.format == layout.format() && undo.is_none() {
+            let rows = &mut rows[..count * row_bytes(run.format, cols)];
+            run.read(cols, first, source, rows)?;
             layout.repack(panels.start, rows, out);
         } else {
             let mut values = vec![0.0; count * cols];
-            run.format.decode_rows(cols, rows, &mut values);
+            run.numbers(cols, first, source, &mut values)?;
             if let Some(order) = undo {
                 stored::put_back(order, &mut values);
             }

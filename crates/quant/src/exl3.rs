@@ -15,39 +15,86 @@
 use crate::float::f16_to_f32;
 use crate::{Format, FormatId};
 
-/// Blocks of 128 × 128, 4 bits a weight, code book mul1: f16 suh of the columns, f16 svh of the
-/// rows, then the tiles of 16 rows, lowest column first, one such row of tiles after the other.
-pub(crate) const EXL3_4: Format = Format {
-    id: FormatId::EXL3_4,
-    name: "exl3_4",
-    block_weights: WIDTH,
-    block_bytes: BLOCK_BYTES / WIDTH,
-    ggml_type: None,
-    decode: |src, dst| {
-        let (blocks, rest) = src.as_chunks::<BLOCK_BYTES>();
-        let (rows, left) = dst.as_chunks_mut::<WIDTH>();
-        let (out, more) = rows.as_chunks_mut::<WIDTH>();
-        let whole = rest.is_empty() && left.is_empty() && more.is_empty();
-        assert!(whole && blocks.len() == out.len(), "block count");
-        for (block, out) in blocks.iter().zip(out) {
-            decode_stored(block, out);
-        }
-    },
-    encode: None,
-};
+/// One row of the table: blocks of 128 × 128 of so many bits a weight. A block is the f16 suh of the columns, the f16
+/// svh of the rows, the code book's byte and zeros up to [`HEADER_BYTES`], then the tiles of 16 rows, lowest column
+/// first, one such row of tiles after the other.
+macro_rules! trellis {
+    ($id:ident, $name:literal, $bits:literal) => {
+        pub(crate) const $id: Format = Format {
+            id: FormatId::$id,
+            name: $name,
+            block_weights: WIDTH,
+            block_bytes: block_bytes($bits) / WIDTH,
+            ggml_type: None,
+            decode: |src, dst| {
+                let (rows, left) = dst.as_chunks_mut::<WIDTH>();
+                let (out, more) = rows.as_chunks_mut::<WIDTH>();
+                let whole = left.is_empty() && more.is_empty();
+                assert!(whole && src.len() == out.len() * block_bytes($bits), "block count");
+                for (block, out) in src.chunks_exact(block_bytes($bits)).zip(out) {
+                    decode_stored($bits, block, out);
+                }
+            },
+            encode: None,
+        };
+    };
+}
 
-/// Bytes of a stored block of 128 × 128 of `exl3_4`.
-pub const BLOCK_BYTES: usize = FACTOR_BYTES + WIDTH / TILE * WIDTH / TILE * tile_bytes(4);
-/// Bytes of its factors, before the tiles.
+trellis!(EXL3_1, "exl3_1", 1);
+trellis!(EXL3_2, "exl3_2", 2);
+trellis!(EXL3_3, "exl3_3", 3);
+trellis!(EXL3_4, "exl3_4", 4);
+trellis!(EXL3_5, "exl3_5", 5);
+trellis!(EXL3_6, "exl3_6", 6);
+trellis!(EXL3_7, "exl3_7", 7);
+trellis!(EXL3_8, "exl3_8", 8);
+
+/// The format of 1 to 8 bits a weight.
+pub const fn of_bits(bits: usize) -> FormatId {
+    match bits {
+        1 => FormatId::EXL3_1,
+        2 => FormatId::EXL3_2,
+        3 => FormatId::EXL3_3,
+        4 => FormatId::EXL3_4,
+        5 => FormatId::EXL3_5,
+        6 => FormatId::EXL3_6,
+        7 => FormatId::EXL3_7,
+        _ => FormatId::EXL3_8,
+    }
+}
+
+/// Bits a weight of a format of these; `None` for others.
+pub const fn bits_of(format: FormatId) -> Option<usize> {
+    Some(match format {
+        FormatId::EXL3_1 => 1,
+        FormatId::EXL3_2 => 2,
+        FormatId::EXL3_3 => 3,
+        FormatId::EXL3_4 => 4,
+        FormatId::EXL3_5 => 5,
+        FormatId::EXL3_6 => 6,
+        FormatId::EXL3_7 => 7,
+        FormatId::EXL3_8 => 8,
+        _ => return None,
+    })
+}
+
+/// Bytes of a stored block of 128 × 128.
+pub const fn block_bytes(bits: usize) -> usize {
+    HEADER_BYTES + WIDTH / TILE * WIDTH / TILE * tile_bytes(bits)
+}
+/// Bytes of its factors and of the code book's byte, before the tiles.
+pub const HEADER_BYTES: usize = FACTOR_BYTES + WIDTH;
+/// Bytes of its factors.
 pub const FACTOR_BYTES: usize = 4 * WIDTH;
 
-/// The weights of a stored block of `exl3_4`, `[row][column]`.
-fn decode_stored(block: &[u8; BLOCK_BYTES], out: &mut [[f32; WIDTH]; WIDTH]) {
-    let (factors, tiles) = block.split_at(FACTOR_BYTES);
-    let (suh, svh) = factors.split_at(2 * WIDTH);
-    let block = Block { bits: 4, codebook: Codebook::Mul1, suh: &halves(suh), svh: &halves(svh) };
-    let at = |k: usize, n: usize| (n * WIDTH / TILE + k) * tile_bytes(4);
-    block.decode(|k, n| &tiles[at(k, n)..][..tile_bytes(4)], out);
+/// The weights of a stored block, `[row][column]`.
+fn decode_stored(bits: usize, block: &[u8], out: &mut [[f32; WIDTH]; WIDTH]) {
+    let (header, tiles) = block.split_at(HEADER_BYTES);
+    let (suh, svh) = header[..FACTOR_BYTES].split_at(2 * WIDTH);
+    let codebook = Codebook::of(header[FACTOR_BYTES]);
+    let block = Block { bits, codebook, suh: &halves(suh), svh: &halves(svh) };
+    let at = |k: usize, n: usize| (n * WIDTH / TILE + k) * tile_bytes(bits);
+    block.decode(|k, n| &tiles[at(k, n)..][..tile_bytes(bits)], out);
 }
 
 /// 128 f16s.
@@ -62,15 +109,20 @@ pub const WIDTH: usize = 128;
 
 /// What the 16 bits of a state stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Codebook {
     /// The sum of two f16s made of the bits of state·89226354 + 64248484.
-    ThreeInst,
+    ThreeInst = 0,
     /// The same of state·0xcbac1fed.
-    Mcg,
+    Mcg = 1,
     /// The sum of the bytes of state·0x83dcd12d, scaled and shifted.
-    Mul1,
+    Mul1 = 2,
 }
 
+/// The factor of [`Codebook::ThreeInst`].
+pub const THREE_INST: u32 = 89_226_354;
+/// What it adds to the product.
+pub const THREE_INST_PLUS: u32 = 64_248_484;
 /// The factor of [`Codebook::Mcg`], as files repeat it.
 pub const MCG: u32 = 0xcbac_1fed;
 /// The factor of [`Codebook::Mul1`].
@@ -81,32 +133,51 @@ pub const MUL1_SCALE: f32 = f16_to_f32(0x1eee);
 pub const MUL1_MIN: f32 = 1024.0 * MUL1_SCALE + f16_to_f32(0xc931);
 
 impl Codebook {
+    /// The code book of a stored byte.
+    pub const fn of(byte: u8) -> Codebook {
+        match byte {
+            0 => Codebook::ThreeInst,
+            1 => Codebook::Mcg,
+            _ => Codebook::Mul1,
+        }
+    }
+
+    /// What a state stands for as an integer: the byte sum, 0–1020, or the sum of both f16s over 2⁻¹³, below 2¹⁵.
+    #[inline]
+    pub fn code(self, state: u16) -> i16 {
+        let times = |factor: u32| u32::from(state).wrapping_mul(factor);
+        match self {
+            Codebook::ThreeInst => two_halves(times(THREE_INST).wrapping_add(THREE_INST_PLUS)),
+            Codebook::Mcg => two_halves(times(MCG)),
+            Codebook::Mul1 => times(MUL1).to_le_bytes().iter().map(|&b| i16::from(b)).sum(),
+        }
+    }
+
+    /// What codes are multiplied by, and what is added to that: of [`Codebook::value`].
+    pub const fn scale_min(self) -> (f32, f32) {
+        match self {
+            Codebook::ThreeInst | Codebook::Mcg => (1.0 / 8192.0, 0.0),
+            Codebook::Mul1 => (MUL1_SCALE, MUL1_MIN),
+        }
+    }
+
     /// The value of a state, exact.
     #[inline]
     pub fn value(self, state: u16) -> f32 {
-        let state = u32::from(state);
-        match self {
-            Codebook::ThreeInst => {
-                two_halves(state.wrapping_mul(89_226_354).wrapping_add(64_248_484))
-            }
-            Codebook::Mcg => two_halves(state.wrapping_mul(MCG)),
-            Codebook::Mul1 => f32::from(mul1_sum(state as u16)).mul_add(MUL1_SCALE, MUL1_MIN),
-        }
+        let (scale, min) = self.scale_min();
+        f32::from(self.code(state)).mul_add(scale, min)
     }
 }
 
-/// The byte sum of [`Codebook::Mul1`]: 0–1020.
+/// The sum of two f16s between 2⁻³ and 2 with the signs and low bits of `bits`, over 2⁻¹³.
 #[inline]
-pub fn mul1_sum(state: u16) -> u16 {
-    let bytes = u32::from(state).wrapping_mul(MUL1).to_le_bytes();
-    bytes.iter().map(|&b| u16::from(b)).sum()
-}
-
-/// The sum of two f16s between 2⁻⁴ and 2 with the signs and low bits of `bits`.
-#[inline]
-fn two_halves(bits: u32) -> f32 {
+fn two_halves(bits: u32) -> i16 {
     let bits = (bits & 0x8fff_8fff) ^ 0x3b60_3b60;
-    f16_to_f32(bits as u16) + f16_to_f32((bits >> 16) as u16)
+    let half = |bits: u32| {
+        let size = (1024 + (bits & 1023) as i16) << ((bits >> 10 & 31) - 12);
+        if bits >> 15 & 1 == 1 { -size } else { size }
+    };
+    half(bits & 0xffff) + half(bits >> 16)
 }
 
 /// Bytes of a stored tile.
@@ -258,6 +329,14 @@ mod tests {
                 assert_eq!(value * 262_144.0, (value * 262_144.0).round(), "{codebook:?} {state}");
                 assert!(value.abs() < 4.0);
             }
+            let halves = |bits: u32| {
+                let bits = (bits & 0x8fff_8fff) ^ 0x3b60_3b60;
+                f16_to_f32(bits as u16) + f16_to_f32((bits >> 16) as u16)
+            };
+            let wide = u32::from(state);
+            assert_eq!(Codebook::Mcg.value(state), halves(wide.wrapping_mul(0xcbac_1fed)));
+            let three = wide.wrapping_mul(89_226_354).wrapping_add(64_248_484);
+            assert_eq!(Codebook::ThreeInst.value(state), halves(three));
             let y = u32::from(state).wrapping_mul(MUL1).to_le_bytes();
             let sum: f64 = y.iter().map(|&b| f64::from(b)).sum();
             let [scale, bias] = [0x1eee, 0xc931].map(|h| f64::from(f16_to_f32(h)));

@@ -53,7 +53,14 @@ pub enum FormatId {
     F64,
     F8_E4M3,
     F8_E5M2,
+    EXL3_1,
+    EXL3_2,
+    EXL3_3,
     EXL3_4,
+    EXL3_5,
+    EXL3_6,
+    EXL3_7,
+    EXL3_8,
 }
 
 /// Bytes of whole blocks → their weights.
@@ -129,7 +136,14 @@ pub const FORMATS: &[Format] = &[
     plain::F64,
     plain::F8_E4M3,
     plain::F8_E5M2,
+    exl3::EXL3_1,
+    exl3::EXL3_2,
+    exl3::EXL3_3,
     exl3::EXL3_4,
+    exl3::EXL3_5,
+    exl3::EXL3_6,
+    exl3::EXL3_7,
+    exl3::EXL3_8,
 ];
 
 const _: () = {
@@ -138,7 +152,7 @@ const _: () = {
         assert!(FORMATS[row].id as usize == row, "FORMATS is in the order of FormatId");
         row += 1;
     }
-    assert!(FormatId::EXL3_4 as usize + 1 == FORMATS.len(), "every FormatId has a row");
+    assert!(FormatId::EXL3_8 as usize + 1 == FORMATS.len(), "every FormatId has a row");
 };
 
 /// GGUF type ids that exist or existed and have no row here: id, name, and for those withdrawn
@@ -240,12 +254,12 @@ impl FormatId {
         (self.info().decode)(row, out);
     }
 
-    /// Rows that are stored, and must be read, together: 128 in `exl3_4`, whose blocks are
+    /// Rows that are stored, and must be read, together: 128 in `exl3_1` to `exl3_8`, whose blocks are
     /// 128 × 128, else 1. The blocks of such a band lie one after the other.
     pub const fn band_rows(self) -> usize {
-        match self {
-            FormatId::EXL3_4 => exl3::WIDTH,
-            _ => 1,
+        match exl3::bits_of(self) {
+            Some(_) => exl3::WIDTH,
+            None => 1,
         }
     }
 

@@ -3,8 +3,10 @@
 use super::bytes::{self, PREFETCH};
 use super::kind::{Expands, OfKind};
 use super::tiles::{Ahead, ByteTile, FloatTile, Group, Tiles, TrellisTile};
+use super::trellis::{self, of_trellis};
 use super::{CHUNK_LINES, floats, nibbles, pairs, transformed};
 use crate::simd::Avx2;
+use tokenmill_quant::exl3::Codebook;
 
 // SAFETY (every block below): the contract of `Tiles`: the instruction set is available and
 // the pointers cover what is read or written.
@@ -44,6 +46,12 @@ impl<const VNNI: bool> Tiles for Avx2<VNNI> {
     }
     unsafe fn residual_lines<K: OfKind>(t: &ByteTile, groups: &[Group]) {
         unsafe { residual_lines::<K, VNNI>(t, groups) }
+    }
+    unsafe fn trellis_codes(of: trellis::Of, blocks: &trellis::Blocks) {
+        unsafe { of_trellis!(of, trellis_codes(blocks)) }
+    }
+    unsafe fn trellis_token(of: trellis::Of, t: &TrellisTile) {
+        unsafe { of_trellis!(of, trellis_token(t)) }
     }
     unsafe fn trellis_tile(tokens: usize, t: &TrellisTile) {
         unsafe {
@@ -103,6 +111,18 @@ impl<const VNNI: bool> Tiles for Avx2<VNNI> {
 unsafe fn byte_tile_vnni<K: OfKind, const C: usize>(t: &ByteTile) {
     // SAFETY: as above.
     unsafe { bytes::tile::<Avx2<true>, K, 1, C>(t) }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn trellis_codes<const BOOK: u8, const BITS: usize>(blocks: &trellis::Blocks) {
+    // SAFETY: as above.
+    unsafe { trellis::codes::<Avx2<false>, BOOK, BITS>(blocks) }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn trellis_token<const BOOK: u8, const BITS: usize>(t: &TrellisTile) {
+    // SAFETY: as above.
+    unsafe { transformed::tile_of_one::<Avx2<false>, BOOK, BITS>(t) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

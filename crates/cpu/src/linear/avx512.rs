@@ -2,8 +2,10 @@
 
 use super::kind::{self, Expands, Kind, OfKind};
 use super::tiles::{Ahead, ByteTile, FloatTile, Group, Tiles, TrellisTile};
+use super::trellis::{self, of_trellis};
 use super::{bytes, floats, transformed, wide};
 use crate::simd::Avx512;
+use tokenmill_quant::exl3::Codebook;
 
 // SAFETY (every block below): the contract of `Tiles`: the instruction set is available and
 // the pointers cover what is read or written.
@@ -41,6 +43,12 @@ impl<const PAIRS: bool> Tiles for Avx512<PAIRS> {
     }
     unsafe fn residual_lines<K: OfKind>(t: &ByteTile, groups: &[Group]) {
         unsafe { wide::residual_lines::<K>(t, groups) }
+    }
+    unsafe fn trellis_codes(of: trellis::Of, blocks: &trellis::Blocks) {
+        unsafe { of_trellis!(of, trellis_codes(blocks)) }
+    }
+    unsafe fn trellis_token(of: trellis::Of, t: &TrellisTile) {
+        unsafe { of_trellis!(of, trellis_token(t)) }
     }
     unsafe fn trellis_tile(tokens: usize, t: &TrellisTile) {
         unsafe {
@@ -100,6 +108,18 @@ impl<const PAIRS: bool> Tiles for Avx512<PAIRS> {
 unsafe fn byte_tile<K: OfKind, const C: usize>(t: &ByteTile) {
     // SAFETY: the features are enabled; the rest is the caller's.
     unsafe { bytes::tile::<Avx512, K, 2, C>(t) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c,fma")]
+unsafe fn trellis_codes<const BOOK: u8, const BITS: usize>(blocks: &trellis::Blocks) {
+    // SAFETY: as above.
+    unsafe { trellis::codes::<Avx512, BOOK, BITS>(blocks) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c,fma")]
+unsafe fn trellis_token<const BOOK: u8, const BITS: usize>(t: &TrellisTile) {
+    // SAFETY: as above.
+    unsafe { transformed::tile_of_one::<Avx512, BOOK, BITS>(t) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c,fma")]

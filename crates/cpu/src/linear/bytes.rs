@@ -757,7 +757,7 @@ unsafe fn store_signs<V: Tiles, K: OfKind>(steps: [[V::Int; 2]; 4], to: *mut u8)
         // With a minimum there is no zero point, and 128 times the sum of the inputs is added: word 13 is B less that.
         let bias = if const { K::KIND.has_min() } { BIAS.wrapping_mul(2) } else { BIAS };
         for (&sums, i) in starts.iter().rev().zip(1..) {
-            let start = V::dot_byte_sums(V::int(V::same(bias)), [sums; 2], V::same(-1));
+            let start = V::dot_shorts(V::int(V::same(bias)), sums, V::int(V::same(-1)));
             V::store(start, to.sub(64 * i));
         }
     }

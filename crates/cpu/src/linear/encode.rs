@@ -132,7 +132,7 @@ impl Encoding {
     pub const fn of(layout: PanelLayout, mode: Mode) -> Encoding {
         match (layout, mode) {
             // Weights that are transformed have this layout in the int8 mode alone.
-            (PanelLayout::Trellis4, _) => Encoding::Transformed,
+            (PanelLayout::Trellis(_), _) => Encoding::Transformed,
             (PanelLayout::F32 | PanelLayout::F16 | PanelLayout::Lookup4, _) => Encoding::F32,
             (_, Mode::F32) => Encoding::F32,
             (_, Mode::Bf16) => Encoding::Bf16,

@@ -167,7 +167,7 @@ impl Kind {
             (PanelLayout::Bf16, _) => Kind::Bf16,
             (PanelLayout::F16, _) => Kind::F16,
             (PanelLayout::F32, _) => Kind::F32,
-            (PanelLayout::Trellis4, _) => unreachable!("trellises have a path of their own"),
+            (PanelLayout::Trellis(_), _) => unreachable!("trellises have a path of their own"),
         }
     }
 

@@ -34,6 +34,8 @@ mod tests;
 mod tiles;
 mod transformed;
 #[cfg(target_arch = "x86_64")]
+mod trellis;
+#[cfg(target_arch = "x86_64")]
 mod walk;
 #[cfg(target_arch = "x86_64")]
 mod wide;
@@ -105,7 +107,7 @@ impl LinearJob<'_> {
         assert!(self.tokens <= 1 || self.out.stride >= self.spec.rows(), "rows do not overlap");
         let bytes = self.encoding.is_bytes();
         assert!(!bytes || self.spec.layout().is_integer(), "bytes need an integer layout");
-        let trellis = self.spec.layout() == PanelLayout::Trellis4;
+        let trellis = matches!(self.spec.layout(), PanelLayout::Trellis(_));
         assert_eq!(
             self.encoding.is_transformed(),
             trellis,
@@ -121,7 +123,7 @@ impl LinearJob<'_> {
 
 /// Lines of scratch memory that [`linear`] needs for a weight of this shape.
 pub fn scratch_lines(spec: &PanelSpec) -> usize {
-    if spec.layout() == PanelLayout::Trellis4 {
+    if let PanelLayout::Trellis(_) = spec.layout() {
         return transformed::scratch_lines(spec.cols());
     }
     let blocks = spec.cols().div_ceil(32);
@@ -253,9 +255,7 @@ pub unsafe fn linear(isa: Isa, job: &LinearJob<'_>, scratch: &mut [Line]) {
     // caller keeps others away from the outputs.
     unsafe {
         match isa {
-            _ if job.spec.layout() == PanelLayout::Trellis4 => {
-                transformed::linear(isa, job, scratch)
-            }
+            _ if job.encoding.is_transformed() => transformed::linear(isa, job, scratch),
             Isa::Scalar => scalar::linear(job),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => vectors::<Avx2<false>>(job, scratch),

@@ -1,7 +1,7 @@
 //! Every format × shape × token count × instruction set against the definition and f64.
 
 use crate::panel::PanelSpec;
-use tokenmill_quant::exl3::WIDTH;
+use tokenmill_quant::exl3::{Codebook, WIDTH};
 use tokenmill_quant::float::{f32_to_bf16, f32_to_f16};
 use tokenmill_quant::{FORMATS, FormatId};
 
@@ -408,15 +408,16 @@ fn activations_that_cannot_be_encoded_show() {
 }
 
 /// Bands of EXL3 with random tiles and moderate factors.
-fn bands(rows: usize, cols: usize) -> Case {
-    use tokenmill_quant::exl3::{BLOCK_BYTES, FACTOR_BYTES};
+fn bands(bits: usize, codebook: Codebook, rows: usize, cols: usize) -> Case {
+    use tokenmill_quant::exl3::{FACTOR_BYTES, block_bytes, of_bits};
     let mut noise = Noise(rows as u64 * 7 + cols as u64);
-    let spec = PanelSpec::new(FormatId::EXL3_4, rows, cols).expect("a legal shape");
+    let spec = PanelSpec::new(of_bits(bits), rows, cols).expect("a legal shape");
     let mut stored: Vec<u8> = (0..rows * spec.stored_row_bytes()).map(|_| noise.byte()).collect();
     let mut factor = || f32_to_f16((0.1 + noise.unit().abs()) * noise.unit().signum());
     let (suh, svh): (Vec<u16>, Vec<u16>) =
         ((0..cols).map(|_| factor()).collect(), (0..rows).map(|_| factor()).collect());
-    for (i, block) in stored.chunks_exact_mut(BLOCK_BYTES).enumerate() {
+    for (i, block) in stored.chunks_exact_mut(block_bytes(bits)).enumerate() {
+        block[FACTOR_BYTES] = codebook as u8;
         let (band, k) = (i / (cols / WIDTH), i % (cols / WIDTH));
         let factors = suh[k * WIDTH..][..WIDTH].iter().chain(&svh[band * WIDTH..][..WIDTH]);
         let bytes = factors.flat_map(|f| f.to_le_bytes());
@@ -427,6 +428,8 @@ fn bands(rows: usize, cols: usize) -> Case {
     let (encoding, input, x) = (Encoding::Transformed, Vec::new(), Vec::new());
     Case { spec, weights, encoding, input, x, tokens: 0 }
 }
+
+const BOOKS: [Codebook; 3] = [Codebook::ThreeInst, Codebook::Mcg, Codebook::Mul1];
 
 impl Case {
     /// The same weight on tokens of another case.
@@ -440,14 +443,22 @@ impl Case {
 
 #[test]
 fn turned_products_are_the_definition_however_they_are_shared_out() {
-    for (rows, cols, tokens) in [(128, 128, 1), (256, 384, 7), (128, 1152, 3), (384, 256, 45)] {
-        let case = bands(rows, cols).with(tokens);
-        let expect = case.run(Isa::Scalar, 0);
-        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
-            for split in [0, 8, 11] {
-                let got = case.run(isa, split.min(case.spec.panels()));
-                let same = expect.iter().zip(&got).all(|(e, g)| e.to_bits() == g.to_bits());
-                assert!(same, "{rows} × {cols}, {tokens} tokens, {} at {split}", isa.name());
+    let shapes = [(128, 128, 1), (256, 384, 7), (128, 1152, 3), (384, 256, 45)];
+    let kinds = (1..=8).flat_map(|bits| BOOKS.map(|book| (bits, book)));
+    for (i, (bits, book)) in kinds.enumerate() {
+        // All shapes of 4 bits with mul1, of the others one each.
+        let all = (bits, book) == (4, Codebook::Mul1);
+        let some = if all { &shapes[..] } else { &shapes[i % 4..=i % 4] };
+        for &(rows, cols, tokens) in some {
+            let case = bands(bits, book, rows, cols).with(tokens);
+            let expect = case.run(Isa::Scalar, 0);
+            for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+                for split in [0, 8, 11] {
+                    let got = case.run(isa, split.min(case.spec.panels()));
+                    let same = expect.iter().zip(&got).all(|(e, g)| e.to_bits() == g.to_bits());
+                    let what = format!("{bits} bits, {book:?}, {rows} × {cols}, {tokens} tokens");
+                    assert!(same, "{what}, {} at {split}", isa.name());
+                }
             }
         }
     }
@@ -456,19 +467,21 @@ fn turned_products_are_the_definition_however_they_are_shared_out() {
 #[test]
 fn turned_products_are_near_the_exact_ones() {
     // Any tokens, and such with one number in each transform: transformed, all have one magnitude, which bytes hold as it is.
-    let any = bands(128, 512).with(4);
-    let mut one = bands(128, 512).with(4);
-    for (i, x) in one.x.iter_mut().enumerate() {
-        *x *= f32::from(i % WIDTH == i / WIDTH * 37 % WIDTH);
-    }
-    one.input = encoded(Isa::Scalar, Encoding::Transformed, 512, &one.x);
-    for (case, bound) in [(any, 0.012), (one, 1e-5)] {
-        let (mut wrong, mut all) = (0.0, 0.0);
-        for ((exact, ..), got) in oracle(&case).into_iter().zip(case.run(Isa::detect(), 0)) {
-            wrong += (exact - f64::from(got)).powi(2);
-            all += exact * exact;
+    for (bits, book) in BOOKS.into_iter().enumerate().map(|(i, book)| (2 + 2 * i, book)) {
+        let any = bands(bits, book, 128, 512).with(4);
+        let mut one = bands(bits, book, 128, 512).with(4);
+        for (i, x) in one.x.iter_mut().enumerate() {
+            *x *= f32::from(i % WIDTH == i / WIDTH * 37 % WIDTH);
         }
-        let error = (wrong / all).sqrt();
-        assert!(error < bound, "error {error:.2e}, bound {bound:.0e}");
+        one.input = encoded(Isa::Scalar, Encoding::Transformed, 512, &one.x);
+        for (case, bound) in [(any, 0.012), (one, 1e-5)] {
+            let (mut wrong, mut all) = (0.0, 0.0);
+            for ((exact, ..), got) in oracle(&case).into_iter().zip(case.run(Isa::detect(), 0)) {
+                wrong += (exact - f64::from(got)).powi(2);
+                all += exact * exact;
+            }
+            let error = (wrong / all).sqrt();
+            assert!(error < bound, "{bits} bits, {book:?}: error {error:.2e}, bound {bound:.0e}");
+        }
     }
 }

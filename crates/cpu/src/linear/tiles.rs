@@ -3,7 +3,7 @@
 use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 
 use super::kind::{Expands, OfKind};
-use super::{Line, Prefetch};
+use super::{Line, Prefetch, trellis};
 use crate::simd::Vector;
 
 /// How far ahead of what it reads a tile prefetches, in bytes.
@@ -62,7 +62,11 @@ pub(super) trait Tiles: Vector {
     unsafe fn byte_tile<K: OfKind>(tokens: usize, t: &ByteTile);
     /// Adds the residual lines of `groups`, whose blocks are of `t`'s run of expanded panels, to their chains.
     unsafe fn residual_lines<K: OfKind>(t: &ByteTile, groups: &[Group]);
-    /// Runs some tokens on a panel of a trellis: `transformed::tile`.
+    /// Makes blocks of a trellis codes: `trellis::codes`.
+    unsafe fn trellis_codes(of: trellis::Of, blocks: &trellis::Blocks);
+    /// Runs one token on blocks as they are: `transformed::tile_of_one`.
+    unsafe fn trellis_token(of: trellis::Of, t: &TrellisTile);
+    /// Runs some tokens on the codes: `transformed::tile`.
     unsafe fn trellis_tile(tokens: usize, t: &TrellisTile);
     /// Expands a panel to bytes, or magnitudes and signs: `bytes::widen`.
     unsafe fn widen<K: OfKind>(panel: *const u8, blocks: usize, to: *mut u8);
@@ -138,16 +142,23 @@ pub(super) struct FloatTile {
     pub last_rows: usize,
 }
 
-/// One call of a tile kernel: a panel on some tokens.
+/// One call of a tile kernel: some blocks of a panel on some tokens.
 pub(super) struct TrellisTile {
+    /// The blocks, or their codes.
     pub codes: *const u8,
+    /// The first block, how many there are, and those of a row.
+    pub first: usize,
+    pub count: usize,
     pub blocks: usize,
     /// First token, lines from one to the next, and where spread lines begin.
     pub rows: *const Line,
     pub stride: usize,
     pub spread: usize,
-    /// First result; tokens are 128 apart.
-    pub out: *mut f32,
+    /// What codes are multiplied by, and what is added to that.
+    pub scale: f32,
+    pub min: f32,
+    /// The sums of lines and of residual lines of the first token; two lines a token.
+    pub sums: *mut Line,
 }
 
 /// Residual lines of one block that are gone over together, with AVX-512 always as many, so that a processor need not guess:

@@ -1,4 +1,4 @@
-//! Products with weights between Hadamard transforms: EXL3 of 4 bits.
+//! Products with weights between Hadamard transforms: EXL3.
 //!
 //! Numerics: NUMERICS.md, the end of "int8".
 //!
@@ -7,38 +7,35 @@
 
 #![allow(clippy::needless_range_loop)] // tiles are indexed by token
 
-use crate::panel::trellis::{BLOCK, Band, codes, column};
-use crate::panel::{BLOCK_COLS, PANEL_ROWS};
-#[cfg(target_arch = "x86_64")]
-use tokenmill_quant::exl3::MUL1;
-use tokenmill_quant::exl3::{MUL1_MIN, MUL1_SCALE, WIDTH, hadamard};
+use std::ops::Range;
+
+use crate::panel::trellis::{Band, PANELS, block, codes, column};
+use crate::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
+use tokenmill_quant::exl3::{Codebook, WIDTH, hadamard};
 use tokenmill_quant::float::f16_to_f32;
 
-#[cfg(target_arch = "x86_64")]
-use super::encode::{BIAS, SCALE_BIAS};
 use super::encode::{SCALE, SUM, residual_lines};
 #[cfg(target_arch = "x86_64")]
 use super::tiles::{Tiles, TrellisTile};
+#[cfg(target_arch = "x86_64")]
+use super::trellis::{self, Blocks, VECTORS};
 use super::{Encoding, Line, LinearJob};
 use crate::isa::Isa;
 use crate::math::per_isa;
 #[cfg(target_arch = "x86_64")]
-use crate::simd::Avx2;
-#[cfg(target_arch = "x86_64")]
-use crate::simd::Avx512;
+use crate::simd::{Avx2, Avx512};
 
 /// Tokens that are transformed at once at most.
 const TOKENS: usize = 32;
-/// Panels of a band.
-const PANELS: usize = WIDTH / PANEL_ROWS;
-/// How far ahead of the codes a tile prefetches, in bytes.
-#[cfg(target_arch = "x86_64")]
-const PREFETCH: usize = 4096;
+/// Blocks of a panel that are made codes at a time: half of a nearest cache of 32 KiB.
+const CHUNK: usize = 16;
+/// Lines of their codes.
+const CODE_LINES: usize = 16 * CHUNK;
 
 /// Bytes of encodings held, which should stay in a core's second-level cache.
 const HELD_BYTES: usize = 1 << 20;
 
-/// Lines of one token: its encoding, then the bytes of first and residual lines as tiles read them.
+/// Lines of one token: its encoding, then the bytes of first and residual lines as words, as tiles read them.
 fn row_lines(cols: usize) -> usize {
     Encoding::Int8.lines(cols) + 2 * (cols / BLOCK_COLS)
 }
@@ -48,9 +45,9 @@ fn tokens_held(cols: usize) -> usize {
     (HELD_BYTES / 64 / row_lines(cols)).clamp(1, TOKENS)
 }
 
-/// Lines of scratch memory: tokens, a transformed row, the results of a band.
+/// Lines of scratch memory: tokens with their sums, codes, a transformed row, the results of a band.
 pub(super) fn scratch_lines(cols: usize) -> usize {
-    tokens_held(cols) * (row_lines(cols) + WIDTH / 16) + cols / 16
+    tokens_held(cols) * (row_lines(cols) + 2 + WIDTH / 16) + CODE_LINES + cols / 16
 }
 
 /// Computes a job.
@@ -60,7 +57,9 @@ pub(super) fn scratch_lines(cols: usize) -> usize {
 pub(super) unsafe fn linear(isa: Isa, job: &LinearJob<'_>, scratch: &mut [Line]) {
     let cols = job.spec.cols();
     let held = tokens_held(cols);
+    let PanelLayout::Trellis(bits) = job.spec.layout() else { return };
     let (encoded, rest) = scratch.split_at_mut(held * row_lines(cols));
+    let (working, rest) = rest.split_at_mut(2 * held + CODE_LINES);
     let (transformed, results) = floats_mut(rest).split_at_mut(cols);
     let band_bytes = PANELS * job.spec.panel_bytes();
     for first in (0..job.tokens).step_by(held) {
@@ -76,10 +75,12 @@ pub(super) unsafe fn linear(isa: Isa, job: &LinearJob<'_>, scratch: &mut [Line])
                 known = Some(weights.suh);
             }
             let results = &mut results[..tokens.len() * WIDTH];
-            for (p, panel) in weights.panels.chunks_exact(cols / BLOCK_COLS * BLOCK).enumerate() {
+            let panel = Panel { bits: bits.into(), codebook: weights.codebook, cols };
+            let panels = weights.panels.chunks_exact(cols / BLOCK_COLS * block(bits.into()));
+            for (p, bytes) in panels.enumerate() {
                 let results = &mut results[p * PANEL_ROWS..];
-                // SAFETY: passed on; results have room for the band.
-                unsafe { run(isa, panel, cols, encoded, results, tokens.len()) };
+                // SAFETY: passed on.
+                unsafe { panel.run(isa, bytes, encoded, working, results, tokens.len()) };
             }
             // What of the band is this worker's.
             let start = job.panels.start.max(band * PANELS) * PANEL_ROWS;
@@ -113,11 +114,10 @@ fn encode(
 ) {
     let (cols, lines) = (job.spec.cols(), job.encoding.lines(job.spec.cols()));
     transform(isa, &job.input[t * lines..][..cols / 16], suh, transformed);
-    let (plain, spread) = row.split_at_mut(Encoding::Int8.lines(cols));
+    let (plain, words) = row.split_at_mut(Encoding::Int8.lines(cols));
     Encoding::Int8.encode(isa, transformed, plain);
     let blocks = cols / BLOCK_COLS;
-    let (first, second) = spread.split_at_mut(blocks);
-    let spread = if isa == Isa::Avx2 { spread_words } else { spread_bytes };
+    let (first, second) = words.split_at_mut(blocks);
     spread(isa, &plain[..blocks], first);
     spread(isa, &plain[residual_lines(blocks)..][..blocks], second);
 }
@@ -127,10 +127,8 @@ per_isa! {
     transform(x: &[Line], suh: &[u8], out: &mut [f32]) = transform_lanes;
     /// `y = H(y) · svh / 128`.
     transform_back(y: &mut [f32; WIDTH], svh: &[f32; WIDTH]) = transform_back_lanes;
-    /// Bytes of lines in the order of tiles.
-    spread_bytes(lines: &[Line], out: &mut [Line]) = spread_lines::<false>;
-    /// The same as words, for [`Avx2`].
-    spread_words(lines: &[Line], out: &mut [Line]) = spread_lines::<true>;
+    /// Bytes of lines as words, in the order of tiles.
+    spread(lines: &[Line], out: &mut [Line]) = spread_lines;
 }
 
 #[inline(always)]
@@ -154,14 +152,11 @@ fn transform_back_lanes(y: &mut [f32; WIDTH], svh: &[f32; WIDTH]) {
     }
 }
 
-/// Word 4q + j has the byte of column k of vector q and symbol j twice, or as 16 bits, then that of k + 16.
+/// Word 4q + j has the byte of column k of vector q and symbol j as 16 bits, then that of k + 16.
 #[inline(always)]
-fn spread_lines<const WORDS: bool>(lines: &[Line], out: &mut [Line]) {
+fn spread_lines(lines: &[Line], out: &mut [Line]) {
     for (Line(words), out) in lines.iter().zip(out) {
-        let half = |k: usize| {
-            let byte = (words[k / 4] >> (8 * (k % 4))) as i8;
-            if WORDS { u32::from(byte as i16 as u16) } else { u32::from(byte as u8) * 0x0101 }
-        };
+        let half = |k: usize| u32::from(i16::from((words[k / 4] >> (8 * (k % 4))) as i8) as u16);
         for (word, k) in out.0.iter_mut().zip(const { COLUMNS }) {
             *word = half(k) | half(k + 16) << 16;
         }
@@ -179,105 +174,214 @@ const COLUMNS: [usize; 16] = {
     columns
 };
 
-/// One panel on the encoded tokens; result t starts at 128·t of `out`.
-///
-/// # Safety
-/// The instruction set is available; `out` has room for 16 rows of every token.
-unsafe fn run(
-    isa: Isa,
-    panel: &[u8],
+/// What all panels of a band share.
+#[derive(Clone, Copy)]
+struct Panel {
+    bits: usize,
+    codebook: Codebook,
     cols: usize,
-    encoded: &[Line],
-    out: &mut [f32],
-    tokens: usize,
-) {
-    assert!(encoded.len() >= tokens * row_lines(cols) && out.len() >= (tokens - 1) * WIDTH + 16);
-    // SAFETY: as asked and asserted.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_unsafe))]
-    unsafe {
-        match isa {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => tiles::<Avx2<false>>(panel, cols, encoded, out, tokens),
-            #[cfg(target_arch = "x86_64")]
-            Isa::AvxVnni => tiles::<Avx2<true>>(panel, cols, encoded, out, tokens),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => {
-                tiles::<Avx512>(panel, cols, encoded, out, tokens)
-            }
-            _ => definition(panel, cols, encoded, out, tokens),
-        }
-    }
 }
 
-/// The same in plain Rust: the definition.
-fn definition(panel: &[u8], cols: usize, encoded: &[Line], out: &mut [f32], tokens: usize) {
-    let blocks = cols / BLOCK_COLS;
-    for (t, row) in encoded.chunks_exact(row_lines(cols)).enumerate().take(tokens) {
-        for lane in 0..PANEL_ROWS {
-            let [mut first, mut second] = [0.0_f32; 2];
-            for (b, block) in panel.chunks_exact(BLOCK).enumerate() {
-                let codes = codes(block, lane);
-                first = add_line(&codes, &row[b], first);
-                if row[blocks + b / 512].0[b / 32 % 16] >> (b % 32) & 1 == 1 {
-                    second = add_line(&codes, &row[residual_lines(blocks) + b], second);
+impl Panel {
+    /// One panel on the encoded tokens; result t starts at 128·t of `out`. `working` has room for codes and sums.
+    ///
+    /// # Safety
+    /// The instruction set is available.
+    unsafe fn run(
+        &self,
+        isa: Isa,
+        panel: &[u8],
+        encoded: &[Line],
+        working: &mut [Line],
+        out: &mut [f32],
+        tokens: usize,
+    ) {
+        let rows = row_lines(self.cols);
+        assert!(encoded.len() >= tokens * rows && out.len() >= (tokens - 1) * WIDTH + 16);
+        assert_eq!(panel.len(), self.cols / BLOCK_COLS * block(self.bits));
+        let (sums, codes) = working.split_at_mut(2 * tokens);
+        assert!(codes.len() >= CODE_LINES);
+        // SAFETY: as asked and asserted.
+        #[cfg_attr(not(target_arch = "x86_64"), allow(unused_unsafe))]
+        unsafe {
+            match isa {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => self.tiles::<Avx2<false>>(panel, encoded, sums, codes),
+                #[cfg(target_arch = "x86_64")]
+                Isa::AvxVnni => self.tiles::<Avx2<true>>(panel, encoded, sums, codes),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => {
+                    self.tiles::<Avx512>(panel, encoded, sums, codes)
                 }
+                _ => self.definition(panel, encoded, sums),
             }
-            out[t * WIDTH + lane] = first + second + 0.0;
+        }
+        for (pair, out) in sums.as_chunks::<2>().0.iter().zip(out.chunks_mut(WIDTH)) {
+            let [first, second] = pair;
+            for (y, sums) in out.iter_mut().zip(first.0.iter().zip(&second.0)) {
+                *y = f32::from_bits(*sums.0) + f32::from_bits(*sums.1) + 0.0;
+            }
+        }
+    }
+
+    /// The sums of lines and of residual lines of each token, in plain Rust: the definition.
+    fn definition(&self, panel: &[u8], encoded: &[Line], sums: &mut [Line]) {
+        let blocks = self.cols / BLOCK_COLS;
+        let rows = encoded.chunks_exact(row_lines(self.cols));
+        for (row, sums) in rows.zip(sums.as_chunks_mut::<2>().0) {
+            for lane in 0..PANEL_ROWS {
+                let [mut first, mut second] = [0.0_f32; 2];
+                for (b, block) in panel.chunks_exact(block(self.bits)).enumerate() {
+                    let codes = codes(self.bits, self.codebook, block, lane);
+                    first = self.add_line(&codes, &row[b], first);
+                    if row[blocks + b / 512].0[b / 32 % 16] >> (b % 32) & 1 == 1 {
+                        second = self.add_line(&codes, &row[residual_lines(blocks) + b], second);
+                    }
+                }
+                (sums[0].0[lane], sums[1].0[lane]) = (first.to_bits(), second.to_bits());
+            }
+        }
+    }
+
+    /// The steps of one block on one line.
+    fn add_line(&self, codes: &[i16; BLOCK_COLS], Line(words): &Line, acc: f32) -> f32 {
+        let (scale, min) = self.codebook.scale_min();
+        let a = words[..8].iter().flat_map(|w| w.to_le_bytes()).map(|a| i32::from(a as i8));
+        let sum: i32 = codes.iter().zip(a).map(|(&q, a)| i32::from(q) * a).sum();
+        let product = f32::from_bits(words[SCALE]) * sum as f32;
+        f32::from_bits(words[SUM]).mul_add(min, product.mul_add(scale, acc))
+    }
+
+    /// The same on vectors: blocks become codes, which all tokens pass over.
+    ///
+    /// # Safety
+    /// The instruction set is available, and the lengths are as [`Self::run`] asserts.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn tiles<V: Tiles>(
+        &self,
+        panel: &[u8],
+        encoded: &[Line],
+        sums: &mut [Line],
+        codes: &mut [Line],
+    ) {
+        let (blocks, tokens) = (self.cols / BLOCK_COLS, sums.len() / 2);
+        let (scale, min) = self.codebook.scale_min();
+        let of = trellis::Of { codebook: self.codebook, bits: self.bits };
+        sums.fill(Line([0; 16]));
+        let tile = |codes: *const u8, first, count, start: usize, sums: &mut [Line]| TrellisTile {
+            codes,
+            first,
+            count,
+            blocks,
+            rows: encoded[start * row_lines(self.cols)..].as_ptr(),
+            stride: row_lines(self.cols),
+            spread: Encoding::Int8.lines(self.cols),
+            scale,
+            min,
+            sums: sums[2 * start..].as_mut_ptr(),
+        };
+        if tokens == 1 {
+            let tile = tile(panel.as_ptr(), 0, blocks, 0, sums);
+            // SAFETY: the lengths were asserted.
+            return unsafe { V::trellis_token(of, &tile) };
+        }
+        for first in (0..blocks).step_by(CHUNK) {
+            let count = CHUNK.min(blocks - first);
+            let from = panel[first * block(self.bits)..].as_ptr();
+            let made = Blocks { from, count, to: codes.as_mut_ptr() };
+            // SAFETY: the blocks are there, and codes have room for as many.
+            unsafe { V::trellis_codes(of, &made) };
+            for group in super::groups(0..tokens, V::BYTE_TILE.1) {
+                let Range { start, end } = group;
+                let tile = tile(codes.as_ptr().cast(), first, count, start, sums);
+                // SAFETY: the lengths were asserted.
+                unsafe { V::trellis_tile(end - start, &tile) };
+            }
         }
     }
 }
 
-/// The steps of one block on one line.
-fn add_line(codes: &[u16; BLOCK_COLS], Line(words): &Line, acc: f32) -> f32 {
-    let a = words[..8].iter().flat_map(|w| w.to_le_bytes()).map(|a| i32::from(a as i8));
-    let sum: i32 = codes.iter().zip(a).map(|(&q, a)| i32::from(q) * a).sum();
-    let product = f32::from_bits(words[SCALE]) * sum as f32;
-    f32::from_bits(words[SUM]).mul_add(MUL1_MIN, product.mul_add(MUL1_SCALE, acc))
-}
-
+/// The blocks of a panel × one token: the body of [`Tiles::trellis_token`]. No codes wait in memory.
+///
+/// # Safety
+/// The pointers of `t` cover the blocks, the token and its sums.
 #[cfg(target_arch = "x86_64")]
-unsafe fn tiles<V: Tiles>(
-    panel: &[u8],
-    cols: usize,
-    encoded: &[Line],
-    out: &mut [f32],
-    tokens: usize,
-) {
-    let groups = tokens.div_ceil(V::BYTE_TILE.1);
-    for g in 0..groups {
-        let at = |g: usize| g * tokens / groups;
-        let tile = TrellisTile {
-            codes: panel.as_ptr(),
-            blocks: cols / BLOCK_COLS,
-            rows: encoded[at(g) * row_lines(cols)..].as_ptr(),
-            stride: row_lines(cols),
-            spread: Encoding::Int8.lines(cols),
-            out: out[at(g) * WIDTH..].as_mut_ptr(),
-        };
-        // SAFETY: the lengths were asserted.
-        unsafe { V::trellis_tile(at(g + 1) - at(g), &tile) };
+#[inline(always)]
+pub(super) unsafe fn tile_of_one<V: Tiles, const BOOK: u8, const BITS: usize>(t: &TrellisTile) {
+    // SAFETY: all pointers stay inside what the caller vouches for.
+    unsafe {
+        let mut acc = V::float(V::same(0));
+        // In memory, where few blocks need it, and not in registers that all need.
+        let mut second = acc;
+        let second = std::hint::black_box(&mut second);
+        for b in 0..t.blocks {
+            let codes = t.codes.add(b * block(BITS));
+            let word = *t.rows.add(t.blocks + b / 512).cast::<u32>().add(b / 32 % 16);
+            acc = dot_block::<V, BOOK, BITS>(t, codes, t.rows.add(b), t.spread, acc);
+            if word >> (b % 32) & 1 == 1 {
+                let line = t.rows.add(residual_lines(t.blocks) + b);
+                let spread = t.spread + t.blocks - residual_lines(t.blocks);
+                *second = dot_block::<V, BOOK, BITS>(t, codes, line, spread, *second);
+            }
+        }
+        V::store_floats(acc, t.sums.cast());
+        V::store_floats(*second, t.sums.add(1).cast());
     }
 }
 
-/// A panel × C tokens: the body of [`Tiles::trellis_tile`].
+/// `acc` with a block on a line, whose spread form is `spread` lines further on.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn dot_block<V: Tiles, const BOOK: u8, const BITS: usize>(
+    t: &TrellisTile,
+    codes: *const u8,
+    line: *const Line,
+    spread: usize,
+    acc: V::Float,
+) -> V::Float {
+    // SAFETY: as the caller.
+    unsafe {
+        let words = line.add(spread).cast::<i32>();
+        let windows = trellis::Windows::<V, BITS>::of(codes);
+        let sum = windows.dot::<BOOK, 0>(V::int(V::same(0)), words);
+        let more = windows.dot::<BOOK, 1>(V::int(V::same(0)), words);
+        let sum = windows.dot::<BOOK, 2>(sum, words);
+        let more = windows.dot::<BOOK, 3>(more, words);
+        add_sum::<V>(t, V::plus32(sum, more), line, acc)
+    }
+}
+
+/// `acc` with the sum of a block on a line.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn add_sum<V: Tiles>(
+    t: &TrellisTile,
+    sum: V::Int,
+    line: *const Line,
+    acc: V::Float,
+) -> V::Float {
+    // SAFETY: as the caller.
+    unsafe {
+        let word = |word: usize| V::same_at(line.cast::<i32>().add(word));
+        let product = V::mul(V::to_float(sum), V::float(word(SCALE)));
+        let acc = V::fma(product, V::splat(t.scale), acc);
+        V::fma_same(V::splat(t.min), word(SUM), acc)
+    }
+}
+
+/// The codes of a chunk × C tokens: the body of [`Tiles::trellis_tile`].
 ///
 /// # Safety
-/// The pointers of `t` cover the panel, C tokens and their results.
+/// The pointers of `t` cover the codes, C tokens and their sums.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) unsafe fn tile<V: Tiles, const C: usize>(t: &TrellisTile) {
-    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
+    // SAFETY: all pointers stay inside what the caller vouches for.
     unsafe {
-        let mut acc = [V::float(V::same(0)); C];
-        // In memory, where few blocks need them, and not in registers that all need.
-        let mut residuals = acc;
-        let residuals = std::hint::black_box(&mut residuals);
-        for b in 0..t.blocks {
-            let codes = t.codes.add(b * BLOCK);
-            for i in 0..BLOCK / 64 {
-                _mm_prefetch::<_MM_HINT_T0>(codes.wrapping_add(64 * i + PREFETCH).cast());
-            }
+        let sums = |c: usize, line: usize| t.sums.add(2 * c + line).cast::<f32>();
+        let mut acc: [V::Float; C] = std::array::from_fn(|c| V::floats(sums(c, 0)));
+        for i in 0..t.count {
+            let (b, codes) = (t.first + i, t.codes.cast::<Line>().add(VECTORS * i));
             let word = |c: usize| {
                 *t.rows.add(c * t.stride + t.blocks + b / 512).cast::<u32>().add(b / 32 % 16)
             };
@@ -287,13 +391,13 @@ pub(super) unsafe fn tile<V: Tiles, const C: usize>(t: &TrellisTile) {
                 // Residual lines of tokens for which the block is no outlier are zero.
                 let line = t.rows.add(residual_lines(t.blocks) + b);
                 let spread = t.spread + t.blocks - residual_lines(t.blocks);
-                add_block::<V, C>(t, codes, line, spread, residuals);
+                // They wait in memory: few blocks need them, and registers all.
+                let mut second: [V::Float; C] = std::array::from_fn(|c| V::floats(sums(c, 1)));
+                add_block::<V, C>(t, codes, line, spread, &mut second);
+                (0..C).for_each(|c| V::store_floats(second[c], sums(c, 1)));
             }
         }
-        for c in 0..C {
-            let y = V::add(V::add(acc[c], residuals[c]), V::float(V::same(0)));
-            V::store_floats(y, t.out.add(c * WIDTH));
-        }
+        (0..C).for_each(|c| V::store_floats(acc[c], sums(c, 0)));
     }
 }
 
@@ -302,60 +406,23 @@ pub(super) unsafe fn tile<V: Tiles, const C: usize>(t: &TrellisTile) {
 #[inline(always)]
 unsafe fn add_block<V: Tiles, const C: usize>(
     t: &TrellisTile,
-    codes: *const u8,
+    codes: *const Line,
     line: *const Line,
     spread: usize,
     acc: &mut [V::Float; C],
 ) {
     // SAFETY: as the caller.
     unsafe {
-        let mut sums = [[V::int(V::same(BIAS)), V::int(V::same(0))]; C];
-        let spread = line.add(spread);
-        let [a, b] = [V::load(codes), V::load(codes.add(64))];
-        let [c, d] = [V::load(codes.add(128)), V::load(codes.add(192))];
-        add_vector::<V, 0, C>(t, a, V::middle(V::rotate_high(d), a), spread, &mut sums);
-        add_vector::<V, 1, C>(t, b, V::middle(a, b), spread, &mut sums);
-        add_vector::<V, 2, C>(t, c, V::middle(b, c), spread, &mut sums);
-        add_vector::<V, 3, C>(t, d, V::middle(c, d), spread, &mut sums);
-        let float = |x: f32| V::float(V::same(x.to_bits() as i32));
-        for c in 0..C {
-            let word = |word: usize| V::same_at(line.add(c * t.stride).cast::<i32>().add(word));
-            let sum = V::as_float(V::plus32(sums[c][0], sums[c][1]));
-            let product = V::fma_same(sum, word(SCALE), V::float(word(SCALE_BIAS)));
-            acc[c] = V::fma(product, float(MUL1_SCALE), acc[c]);
-            acc[c] = V::fma_same(float(MUL1_MIN), word(SUM), acc[c]);
-        }
-    }
-}
-
-/// Adds vector Q: four states in each word and that before it.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-unsafe fn add_vector<V: Tiles, const Q: usize, const C: usize>(
-    t: &TrellisTile,
-    now: V::Int,
-    before: V::Int,
-    spread: *const Line,
-    sums: &mut [[V::Int; 2]; C],
-) {
-    // SAFETY: as the caller.
-    unsafe {
-        let states = [
-            V::with_bits(V::right::<12>(now), V::left::<4>(before), -1),
-            V::with_bits(V::right::<8>(now), V::left::<8>(before), -1),
-            V::with_bits(V::right::<4>(now), V::left::<12>(before), -1),
-            now,
-        ];
-        let both = |half: u32| V::same((half << 16 | half) as i32);
-        for j in 0..4 {
-            let low = V::times_low(states[j], both(MUL1 & 0xffff));
-            let carried = V::times_high(states[j], both(MUL1 & 0xffff));
-            let high = V::plus16(carried, V::times_low(states[j], both(MUL1 >> 16)));
-            let codes = V::byte_sums(low, high);
+        let mut sums = [V::int(V::same(0)); C];
+        for i in 0..VECTORS {
+            let codes = V::load(codes.add(i).cast());
             for c in 0..C {
-                let a = V::same_at(spread.add(c * t.stride).cast::<i32>().add(4 * Q + j));
-                sums[c][j % 2] = V::dot_byte_sums(sums[c][j % 2], codes, a);
+                let words = line.add(spread + c * t.stride).cast::<i32>().add(i);
+                sums[c] = V::dot_shorts(sums[c], codes, V::int(V::same_at(words)));
             }
+        }
+        for c in 0..C {
+            acc[c] = add_sum::<V>(t, sums[c], line.add(c * t.stride), acc[c]);
         }
     }
 }

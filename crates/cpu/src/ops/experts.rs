@@ -186,17 +186,18 @@ impl<'a> Groups<'a> {
     ///
     /// With few tokens the panels of all used experts are one row of them, of which each worker
     /// has an equal share. With many, workers take whole experts as they come (or parts, where
-    /// experts are few).
+    /// experts are few). Panels that are `together` are never cut.
     fn divide(
         &self,
         job: &Job<'_>,
-        panels: usize,
+        (panels, together): (usize, usize),
         counter: usize,
         mut work: impl FnMut(usize, Range<usize>),
     ) {
-        let (used, pairs) = (self.used.len(), panels.div_ceil(2));
+        let each = together.max(2);
+        let (used, pairs) = (self.used.len(), panels.div_ceil(each));
         let mut some = |i: usize, pairs: Range<usize>| {
-            work(self.used[i] as usize, 2 * pairs.start..(2 * pairs.end).min(panels));
+            work(self.used[i] as usize, each * pairs.start..(each * pairs.end).min(panels));
         };
         if job.count(RowKind::Tokens) <= NARROW {
             let share = job.worker.share(used * pairs);
@@ -305,6 +306,8 @@ pub(crate) struct ExpertsInner {
     pub out: Cols,
     /// Work counter.
     pub counter: usize,
+    /// Panels of a matrix that lie together, at most [`PANELS`].
+    pub together: usize,
     /// Stored bytes of one expert, all three matrices.
     pub expert_bytes: u64,
 }
@@ -321,7 +324,7 @@ impl Kernel for ExpertsInner {
         }
         let (first, second) = encoded.split_at_mut(SLOTS * self.inputs[0].0.cols / 16);
         let (gates, ups) = block.split_at_mut(SLOTS * PANELS * PANEL_ROWS);
-        groups.divide(job, ffn.div_ceil(PANEL_ROWS), self.counter, |e, panels| {
+        groups.divide(job, (ffn.div_ceil(PANEL_ROWS), self.together), self.counter, |e, panels| {
             for slots in groups.of(e).chunks(SLOTS) {
                 let row = |i: usize| move |slot: usize| (self.inputs[i].0, slot / top);
                 let gathered = |i: usize, input| {
@@ -403,6 +406,8 @@ pub(crate) struct ExpertsDown {
     pub out: Cols,
     /// Work counter.
     pub counter: usize,
+    /// Panels of a matrix that lie together, at most [`PANELS`].
+    pub together: usize,
 }
 
 impl Kernel for ExpertsDown {
@@ -414,22 +419,27 @@ impl Kernel for ExpertsDown {
         // SAFETY: scratch is used here only.
         let Scratch { lines, encoded, block, order, .. } = unsafe { job.scratch() };
         let groups = Groups::new(job, self.route, self.down.len(), order);
-        groups.divide(job, hidden.div_ceil(PANEL_ROWS), self.counter, |e, panels| {
-            for slots in groups.of(e).chunks(SLOTS) {
-                let row = |slot: usize| {
-                    let start = input.start + slot % top * words;
-                    (Cols { start, cols: words, ..input }, slot / top)
-                };
-                let rows = gather(job, slots, row, encoded);
-                let gathered = Gathered { isa, encoding, input: rows, slots: slots.len() };
-                for (panels, cols) in blocks(panels.clone(), hidden) {
-                    let block = &mut block[..slots.len() * cols.len()];
-                    gathered.product(&self.down[e], panels, block, lines);
-                    // SAFETY: these columns of these slots are this worker's.
-                    unsafe { put(job, self.out, top, slots, cols, block) };
+        groups.divide(
+            job,
+            (hidden.div_ceil(PANEL_ROWS), self.together),
+            self.counter,
+            |e, panels| {
+                for slots in groups.of(e).chunks(SLOTS) {
+                    let row = |slot: usize| {
+                        let start = input.start + slot % top * words;
+                        (Cols { start, cols: words, ..input }, slot / top)
+                    };
+                    let rows = gather(job, slots, row, encoded);
+                    let gathered = Gathered { isa, encoding, input: rows, slots: slots.len() };
+                    for (panels, cols) in blocks(panels.clone(), hidden) {
+                        let block = &mut block[..slots.len() * cols.len()];
+                        gathered.product(&self.down[e], panels, block, lines);
+                        // SAFETY: these columns of these slots are this worker's.
+                        unsafe { put(job, self.out, top, slots, cols, block) };
+                    }
                 }
-            }
-        });
+            },
+        );
     }
 }
 

@@ -1,6 +1,7 @@
 //! The panel layouts as data: group geometry, byte sizes, which format goes where.
 
 use super::{BLOCK_COLS, PANEL_ROWS, trellis};
+use tokenmill_quant::exl3::bits_of;
 use tokenmill_quant::fields::code_values;
 use tokenmill_quant::{FP4_VALUES, FormatId, NF4_VALUES};
 
@@ -77,8 +78,8 @@ pub enum PanelLayout {
     F16,
     /// f32 weights.
     F32,
-    /// EXL3 of 4 bits, in bands of eight panels: see `trellis`.
-    Trellis4,
+    /// EXL3 of so many bits, in bands of eight panels: see `trellis`.
+    Trellis(u8),
 }
 
 /// Sizes of one integer layout, in bytes unless said otherwise.
@@ -146,8 +147,10 @@ impl PanelLayout {
             FormatId::BF16 => PanelLayout::Bf16,
             FormatId::F16 => PanelLayout::F16,
             FormatId::F32 => PanelLayout::F32,
-            FormatId::EXL3_4 => PanelLayout::Trellis4,
-            _ => return None,
+            _ => match bits_of(format) {
+                Some(bits) => PanelLayout::Trellis(bits as u8),
+                None => return None,
+            },
         })
     }
 
@@ -197,7 +200,7 @@ impl PanelLayout {
             PanelLayout::Flat8x128 => (4, 128, 512, 0),
             PanelLayout::Float8 => (1, 64, 512, 0),
             PanelLayout::Lookup4 => (2, 64, 256, 0),
-            PanelLayout::Bf16 | PanelLayout::F16 | PanelLayout::F32 | PanelLayout::Trellis4 => {
+            PanelLayout::Bf16 | PanelLayout::F16 | PanelLayout::F32 | PanelLayout::Trellis(_) => {
                 return None;
             }
         };
@@ -230,7 +233,7 @@ impl PanelLayout {
         match self {
             Super2 | Super3 | Super6 | FloatTable16 | SuperTable16 => 16,
             Nvfp4 | Iq2Xs | Iq2S | Iq1M => 16,
-            Bf16 | F16 | F32 | Trellis4 => 0,
+            Bf16 | F16 | F32 | Trellis(_) => 0,
             _ => BLOCK_COLS,
         }
     }
@@ -258,7 +261,7 @@ impl PanelLayout {
             PanelLayout::Bf16 => cols.div_ceil(2) * 4 * PANEL_ROWS,
             PanelLayout::F16 => cols.div_ceil(2) * 4 * PANEL_ROWS,
             PanelLayout::F32 => cols * 4 * PANEL_ROWS,
-            PanelLayout::Trellis4 => trellis::panel_bytes(cols),
+            PanelLayout::Trellis(bits) => trellis::panel_bytes(bits as usize, cols),
             _ => match self.group() {
                 Some(group) => {
                     let groups = cols.div_ceil(BLOCK_COLS * group.blocks);

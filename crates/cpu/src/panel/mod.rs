@@ -56,7 +56,7 @@
 //! | Bf16   | bf16  | w               | none; \[column pair\]\[row\]\[2\], odd first    |
 //! | F16    | f16   | w               | none; \[column\]\[row\]                       |
 //! | F32    | f32   | w               | none; \[column\]\[row\]                       |
-//! | Trellis4 | exl3_4 | see [`trellis`] | factors of 8 panels                       |
+//! | Trellis | exl3_1 to exl3_8 | see [`trellis`] | factors of 8 panels              |
 //!
 //! A group that the row does not fill is zero beyond its columns.
 

@@ -49,8 +49,8 @@ impl PanelSpec {
     /// # Panics
     /// If the lengths of `src` and `dst` are not those of a run of panels.
     pub fn repack(&self, first: usize, src: &[u8], dst: &mut [u8]) {
-        if self.layout() == PanelLayout::Trellis4 {
-            return trellis::repack(self.cols(), src, dst);
+        if let PanelLayout::Trellis(bits) = self.layout() {
+            return trellis::repack(bits.into(), self.cols(), src, dst);
         }
         let per_panel = self.stored_row_bytes() * PANEL_ROWS;
         assert_eq!(dst.len() / self.panel_bytes(), src.len().div_ceil(per_panel), "panel count");
@@ -68,12 +68,12 @@ impl PanelSpec {
         assert!(row < self.rows() && data.len() == self.bytes() && out.len() == self.cols());
         let panel = &data[row / PANEL_ROWS * self.panel_bytes()..][..self.panel_bytes()];
         let lane = row % PANEL_ROWS;
+        if let PanelLayout::Trellis(bits) = self.layout() {
+            let band = self.band_panels() * self.panel_bytes();
+            let at = row / self.format().band_rows() * band;
+            return trellis::row(bits.into(), self.cols(), &data[at..at + band], row, out);
+        }
         match self.layout().group() {
-            _ if self.layout() == PanelLayout::Trellis4 => {
-                let band = self.band_panels() * self.panel_bytes();
-                let at = row / self.format().band_rows() * band;
-                trellis::row(self.cols(), &data[at..at + band], row, out);
-            }
             Some(_) => {
                 for (b, out) in out.as_chunks_mut::<BLOCK_COLS>().0.iter_mut().enumerate() {
                     *out = self.lane(panel, b, lane).weights();
@@ -447,29 +447,34 @@ mod tests {
 
     #[test]
     fn a_row_out_of_its_band_is_the_stored_row() {
+        use tokenmill_quant::exl3::{block_bytes, of_bits};
         let (rows, cols) = (256, 384);
-        let spec = PanelSpec::new(FormatId::EXL3_4, rows, cols).expect("a legal shape");
-        let mut stored = noise(rows * spec.stored_row_bytes(), 5);
-        for factors in stored.chunks_exact_mut(tokenmill_quant::exl3::BLOCK_BYTES) {
-            factors[1..512].iter_mut().step_by(2).for_each(|high| *high = 0x2c | *high & 0x83);
-        }
-        // The columns of a band have one set of factors, which each of its blocks repeats.
-        let per_band = stored.len() / 2;
-        for b in 0..3 {
-            let at = b * tokenmill_quant::exl3::BLOCK_BYTES + 256;
-            for band in 0..2 {
-                let svh = stored[band * per_band + 256..][..256].to_vec();
-                stored[band * per_band + at..][..256].copy_from_slice(&svh);
+        for bits in 1..=8 {
+            let format = of_bits(bits);
+            let spec = PanelSpec::new(format, rows, cols).expect("a legal shape");
+            let mut stored = noise(rows * spec.stored_row_bytes(), 5);
+            for header in stored.chunks_exact_mut(block_bytes(bits)) {
+                header[1..512].iter_mut().step_by(2).for_each(|high| *high = 0x2c | *high & 0x83);
+                header[512] = bits as u8 % 3;
             }
-        }
-        let mut expect = vec![0.0; rows * cols];
-        FormatId::EXL3_4.decode_rows(cols, &stored, &mut expect);
-        let mut data = vec![0xaa; spec.bytes()];
-        spec.repack(0, &stored, &mut data);
-        let mut got = vec![0.0; cols];
-        for (r, expect) in expect.chunks(cols).enumerate().step_by(37) {
-            spec.row(&data, r, &mut got);
-            assert_eq!(got, expect, "row {r}");
+            // The columns of a band have one set of factors, which each of its blocks repeats.
+            let per_band = stored.len() / 2;
+            for b in 0..3 {
+                let at = b * block_bytes(bits) + 256;
+                for band in 0..2 {
+                    let svh = stored[band * per_band + 256..][..256].to_vec();
+                    stored[band * per_band + at..][..256].copy_from_slice(&svh);
+                }
+            }
+            let mut expect = vec![0.0; rows * cols];
+            format.decode_rows(cols, &stored, &mut expect);
+            let mut data = vec![0xaa; spec.bytes()];
+            spec.repack(0, &stored, &mut data);
+            let mut got = vec![0.0; cols];
+            for (r, expect) in expect.chunks(cols).enumerate().step_by(37) {
+                spec.row(&data, r, &mut got);
+                assert_eq!(got, expect, "row {r} of {format}");
+            }
         }
     }
 

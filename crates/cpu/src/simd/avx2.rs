@@ -235,30 +235,27 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
         }
     }
     #[inline(always)]
-    unsafe fn byte_sums(low: [__m256i; 2], high: [__m256i; 2]) -> [[__m256i; 2]; 2] {
+    unsafe fn byte_sums(v: [__m256i; 2]) -> [__m256i; 2] {
+        unsafe { both!(v => _mm256_maddubs_epi16(v, _mm256_set1_epi8(1))) }
+    }
+    #[inline(always)]
+    unsafe fn short_halves(v: [__m256i; 2]) -> [__m256i; 2] {
         unsafe {
-            if VNNI {
-                return [low, high];
-            }
-            let one = _mm256_set1_epi8(1);
-            let low = both!(low => _mm256_maddubs_epi16(low, one));
-            let high = both!(high => _mm256_maddubs_epi16(high, one));
-            // All four at once, for any number of tokens.
-            [halves_of!(i => _mm256_add_epi16(low[i], high[i])); 2]
+            // Powers of two by the two bits below the sign and three that do not count; the high byte names none.
+            let powers = _mm256_set1_epi32(0x0201_0804);
+            both!(v => {
+                let bits = _mm256_and_si256(_mm256_srli_epi16::<10>(v), _mm256_set1_epi16(3));
+                let power = _mm256_shuffle_epi8(powers, _mm256_or_si256(bits, _mm256_set1_epi16(i16::MIN)));
+                let size = _mm256_and_si256(v, _mm256_set1_epi16(0x3ff));
+                let size = _mm256_xor_si256(size, _mm256_set1_epi16(0x760));
+                let sign = _mm256_or_si256(v, _mm256_set1_epi16(1));
+                _mm256_sign_epi16(_mm256_mullo_epi16(size, power), sign)
+            })
         }
     }
     #[inline(always)]
-    unsafe fn dot_byte_sums(
-        sum: [__m256i; 2],
-        of: [[__m256i; 2]; 2],
-        bytes: __m256i,
-    ) -> [__m256i; 2] {
-        unsafe {
-            if VNNI {
-                return Self::dot_bytes(Self::dot_bytes(sum, of[0], bytes), of[1], bytes);
-            }
-            halves_of!(i => _mm256_add_epi32(sum[i], _mm256_madd_epi16(of[0][i], bytes)))
-        }
+    unsafe fn not_below(a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        unsafe { halves_of!(i => _mm256_cmpeq_epi16(_mm256_max_epu16(a[i], b[i]), a[i])) }
     }
     #[inline(always)]
     unsafe fn taken_apart(v: [__m256i; 2]) -> [[__m256i; 2]; 3] {

@@ -210,6 +210,26 @@ impl<const PAIRS: bool> Vector for Avx512<PAIRS> {
         unreachable!("AVX-512 takes bytes as they are")
     }
     #[inline(always)]
+    unsafe fn byte_sums(v: __m512i) -> __m512i {
+        unsafe { _mm512_maddubs_epi16(v, _mm512_set1_epi8(1)) }
+    }
+    #[inline(always)]
+    unsafe fn short_halves(v: __m512i) -> __m512i {
+        unsafe {
+            let bits =
+                _mm512_and_si512(_mm512_srl_epi16(v, _mm_cvtsi32_si128(10)), _mm512_set1_epi16(3));
+            let power = _mm512_xor_si512(bits, _mm512_set1_epi16(2));
+            let (size, flipped) = (_mm512_set1_epi16(0x3ff), _mm512_set1_epi16(0x760));
+            let size = _mm512_xor_si512(_mm512_and_si512(v, size), flipped);
+            let size = _mm512_sllv_epi16(size, power);
+            _mm512_mask_sub_epi16(size, _mm512_movepi16_mask(v), _mm512_setzero_si512(), size)
+        }
+    }
+    #[inline(always)]
+    unsafe fn not_below(a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_movm_epi16(_mm512_cmpge_epu16_mask(a, b)) }
+    }
+    #[inline(always)]
     unsafe fn times_low(v: __m512i, same: __m512i) -> __m512i {
         unsafe { _mm512_mullo_epi16(v, same) }
     }

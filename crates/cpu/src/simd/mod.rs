@@ -79,18 +79,12 @@ pub(crate) trait Vector: Sized {
     /// instruction for it have tiles of their own.
     unsafe fn dot_bytes(sum: Self::Int, codes: Self::Int, bytes: Self::Same) -> Self::Int;
 
-    /// What `dot_byte_sums` takes of the sums of two bytes of `low` and two of `high` in each 16-bit part.
-    #[inline(always)]
-    unsafe fn byte_sums(low: Self::Int, high: Self::Int) -> [Self::Int; 2] {
-        [low, high]
-    }
-    /// `sum` + Σ of 2 products byte sum × signed byte in each lane; each byte stands twice in `bytes`, or as 16 bits
-    /// where [`Self::byte_sums`] has added all four.
-    #[inline(always)]
-    unsafe fn dot_byte_sums(sum: Self::Int, of: [Self::Int; 2], bytes: Self::Same) -> Self::Int {
-        // SAFETY: the caller's.
-        unsafe { Self::dot_bytes(Self::dot_bytes(sum, of[0], bytes), of[1], bytes) }
-    }
+    /// The sum of both unsigned bytes of each 16-bit part.
+    unsafe fn byte_sums(v: Self::Int) -> Self::Int;
+    /// f16s between 2⁻³ and 2, over 2⁻¹³: their signs and low 12 bits, the latter exclusive-or 0xb60, are those of 16-bit parts.
+    unsafe fn short_halves(v: Self::Int) -> Self::Int;
+    /// All bits of 16-bit parts of `a` that are not below those of `b`, unsigned.
+    unsafe fn not_below(a: Self::Int, b: Self::Int) -> Self::Int;
     /// Of bytes less 128: their magnitudes; all bits of the negative ones; in each 16-bit part minus the sum of the
     /// magnitudes of those. Only without an instruction for dot products of bytes.
     unsafe fn taken_apart(v: Self::Int) -> [Self::Int; 3];

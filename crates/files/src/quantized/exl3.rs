@@ -2,15 +2,15 @@
 //! rows (in older files `.su` and `.sv`, their signs, a bit each), and the scalars `.mcg` or `.mul1`
 //! where the code book is not the first. Bits and code book may differ from module to module.
 //!
-//! 4 bits with mul1 are `exl3_4`, read by bands of 128 rows; others are read as f32: transforms mix
-//! the rows of a block of 128 × 128.
+//! They become `exl3_1` to `exl3_8`, which are read by bands of 128 rows: transforms mix the rows of a block of
+//! 128 × 128.
 
 use std::ops::Range;
 
 use tokenmill_ir::TensorInfo;
 use tokenmill_quant::FormatId;
 use tokenmill_quant::exl3::{
-    BLOCK_BYTES, Block, Codebook, FACTOR_BYTES, MCG, MUL1, TILE, WIDTH, tile_bytes,
+    Codebook, FACTOR_BYTES, HEADER_BYTES, MCG, MUL1, TILE, WIDTH, block_bytes, of_bits, tile_bytes,
 };
 use tokenmill_quant::float::f32_to_f16;
 
@@ -28,7 +28,6 @@ pub(crate) struct Exl3 {
     shape: [u64; 2],
     bits: usize,
     codebook: Codebook,
-    format: FormatId,
 }
 
 pub(super) fn assemble(to: &mut Assembly<'_>) -> Result<(), LoadError> {
@@ -57,12 +56,8 @@ pub(super) fn assemble(to: &mut Assembly<'_>) -> Result<(), LoadError> {
             _ => Codebook::ThreeInst,
         };
         let factors = [factors(&module, "suh", "su", cols)?, factors(&module, "svh", "sv", rows)?];
-        let format = match (bits, codebook) {
-            (4, Codebook::Mul1) => FormatId::EXL3_4,
-            _ => FormatId::F32,
-        };
-        let exl3 = Exl3 { trellis, factors, shape: [rows, cols], bits, codebook, format };
-        to.push(&module, format, [rows, cols], Assembled::Exl3(exl3))?;
+        let exl3 = Exl3 { trellis, factors, shape: [rows, cols], bits, codebook };
+        to.push(&module, of_bits(bits), [rows, cols], Assembled::Exl3(exl3))?;
     }
     Ok(())
 }
@@ -117,47 +112,8 @@ fn factors_at(tensor: &TensorInfo, bytes: &[u8], first: usize) -> [f32; WIDTH] {
 }
 
 impl Exl3 {
-    /// Writes `rows` to `out`.
+    /// Writes `rows`, which are whole bands, to `out`.
     pub fn read(
-        &self,
-        files: &[MappedFile],
-        rows: Range<u64>,
-        out: &mut [u8],
-    ) -> Result<(), LoadError> {
-        if self.format == FormatId::EXL3_4 {
-            return self.read_bands(files, rows, out);
-        }
-        let trellis = bytes(files, &self.trellis)?;
-        let [suh, svh] = [bytes(files, &self.factors[0])?, bytes(files, &self.factors[1])?];
-        let [all_rows, cols] = self.shape.map(|n| n as usize);
-        let (rows, size) = (rows.start as usize..rows.end as usize, tile_bytes(self.bits));
-        let mut weights = Box::new([[0.0; WIDTH]; WIDTH]);
-        for band in rows.start / WIDTH..rows.end.div_ceil(WIDTH) {
-            let wanted = rows.start.max(band * WIDTH)..rows.end.min((band + 1) * WIDTH);
-            for k in (0..cols).step_by(WIDTH) {
-                let block = Block {
-                    bits: self.bits,
-                    codebook: self.codebook,
-                    suh: &factors_at(&self.factors[0], suh, k),
-                    svh: &factors_at(&self.factors[1], svh, band * WIDTH),
-                };
-                let tile = |col: usize, row: usize| {
-                    let (col, row) = (k / TILE + col, band * WIDTH / TILE + row);
-                    &trellis[(col * (all_rows / TILE) + row) * size..][..size]
-                };
-                block.decode(tile, &mut weights);
-                for n in wanted.clone() {
-                    let at = 4 * ((n - rows.start) * cols + k);
-                    let row = weights[n % WIDTH].iter().flat_map(|w| w.to_le_bytes());
-                    out[at..at + 4 * WIDTH].iter_mut().zip(row).for_each(|(to, b)| *to = b);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes whole bands of rows to `out` as `exl3_4`.
-    fn read_bands(
         &self,
         files: &[MappedFile],
         rows: Range<u64>,
@@ -176,9 +132,12 @@ impl Exl3 {
             to.iter_mut().zip(halves).for_each(|(to, byte)| *to = byte);
         };
         let per_band = cols / WIDTH;
-        for (i, block) in out.chunks_exact_mut(BLOCK_BYTES).enumerate() {
+        for (i, block) in out.chunks_exact_mut(block_bytes(self.bits)).enumerate() {
             let (band, k) = (rows.start as usize / WIDTH + i / per_band, i % per_band);
-            let (factors, tiles) = block.split_at_mut(FACTOR_BYTES);
+            let (header, tiles) = block.split_at_mut(HEADER_BYTES);
+            let (factors, codebook) = header.split_at_mut(FACTOR_BYTES);
+            codebook.fill(0);
+            codebook[0] = self.codebook as u8;
             let (for_cols, for_rows) = factors.split_at_mut(FACTOR_BYTES / 2);
             put(for_cols, factors_at(&self.factors[0], suh, k * WIDTH));
             put(for_rows, factors_at(&self.factors[1], svh, band * WIDTH));
