@@ -15,7 +15,7 @@ use crate::attend::{self, Item, ItemSource, plan_items};
 use crate::caches::{Cache, block_bytes};
 use crate::isa::Isa;
 use crate::linear::{Line, Prefetch};
-use crate::memory::{Buffer, Parts};
+use crate::memory::{Buffer, HUGE_PAGE, Parts};
 use crate::plan::{Plan, Split, case_of};
 use crate::pool::SharedPool;
 use crate::step::{Cols, ExpertReads, Job, Needs, Scratch, Served, Step, Width};
@@ -71,14 +71,15 @@ pub(crate) struct Compiled {
 }
 
 impl Compiled {
-    /// Bytes that buffers and scratch memory take beside the caches; attention's few rows are left
-    /// out.
+    /// Bytes that buffers, in whole large pages, and scratch memory take beside the caches.
     pub fn buffer_bytes(&self, program: &Program, workers: usize) -> usize {
         let (plan, needs, vocab) = (&self.plan, &self.needs, program.vocab as usize);
         let lines = (needs.lines + needs.encoded) * size_of::<Line>();
         let words = needs.row.max(vocab) + needs.block + needs.order;
-        let worker = lines + 4 * words + SampleScratch::bytes(vocab);
-        plan.shared_bytes + plan.own_bytes * (workers - 1) + worker * workers
+        let attention = needs.attention.scratch().bytes();
+        let worker = lines + 4 * words + SampleScratch::bytes(vocab) + attention;
+        let pages = |bytes: usize| bytes.next_multiple_of(HUGE_PAGE);
+        pages(plan.shared_bytes) + pages(plan.own_bytes * (workers - 1)) + worker * workers
     }
 }
 

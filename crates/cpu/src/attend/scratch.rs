@@ -90,6 +90,29 @@ impl Scratch {
         }
     }
 
+    /// Bytes of all of it.
+    pub fn bytes(&self) -> usize {
+        let lanes = [
+            &self.q,
+            &self.k,
+            &self.v,
+            &self.steady,
+            &self.shifts,
+            &self.scales,
+            &self.s,
+            &self.tops,
+            &self.p,
+            &self.sum,
+            &self.out,
+            &self.zeros,
+            &self.total_out,
+        ];
+        let words = [&self.q_scale, &self.max, &self.total_max, &self.total_sum];
+        lanes.iter().map(|l| size_of_val(l.as_slice())).sum::<usize>()
+            + words.iter().map(|w| size_of_val(w.as_slice())).sum::<usize>()
+            + size_of_val(self.seen.as_slice())
+    }
+
     /// Panics unless there is room for the item.
     pub(super) fn check(&self, job: &AttendJob<'_>, item: &Item) {
         assert!(item.tokens as usize <= item_tokens(job.heads, job.kv_heads), "tokens of the item");
