@@ -34,7 +34,7 @@ use weight::{Laid, Slabs, Weight};
 const DEVICE: &str = "cpu";
 
 /// Version of `NUMERICS.md` that this device computes by.
-pub const NUMERICS_VERSION: u32 = 8;
+pub const NUMERICS_VERSION: u32 = 9;
 
 /// How a CPU device is to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

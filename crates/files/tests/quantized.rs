@@ -67,8 +67,7 @@ fn every_family_decodes_to_its_formula() {
             let tensor = model.checkpoint.tensor(name).unwrap_or_else(|| panic!("{name}"));
             assert_eq!(tensor.format.name(), expect["format"], "{family} {name}");
             let runs: &[u64] = match family {
-                // Rows of EXL3 cost blocks of 128 each, or come by 128.
-                "exl3" if tensor.format.band_rows() == 1 => &[80],
+                // Rows of EXL3 come by 128.
                 "exl3" => &[128],
                 _ => &[1, 5, 16, 64],
             };

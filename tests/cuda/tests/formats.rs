@@ -5,7 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use tokenmill_quant::{FORMATS, Format, FormatId};
+use tokenmill_quant::{FORMATS, Format};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -118,5 +118,5 @@ fn kernels_decode_what_the_formats_say() {
         }
         checked += 1;
     }
-    assert_eq!(checked, FORMATS.len() - 1, "all but {}", FormatId::EXL3_4);
+    assert_eq!(checked, FORMATS.len() - 8, "all but EXL3, whose rows come by bands");
 }

@@ -37,7 +37,7 @@ pub struct Identity {
 impl Identity {
     /// That of a model as it was compiled.
     pub(crate) fn of(model: &LoadedModel, executable: &dyn Executable) -> Self {
-        // ("cpu, numerics 8, Int8, blocks 1": the layout of blocks changes no result.)
+        // ("cpu, numerics 9, Int8, blocks 1": the layout of blocks changes no result.)
         let layout = executable.blocks().map(|blocks| blocks.layout).unwrap_or_default();
         let mut words = layout.split(", ");
         let name = words.next().filter(|word| !word.is_empty());

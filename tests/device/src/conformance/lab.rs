@@ -8,7 +8,7 @@ use tokenmill_ir::{
     Batch, CacheId, CacheKind, CacheSpec, KvFormat, Limits, Op, Program, RowPart, RowSlices, Rows,
     SourceError, View, WeightId, WeightSource, WeightSpec, WeightUse,
 };
-use tokenmill_quant::FormatId;
+use tokenmill_quant::{FormatId, exl3};
 
 use super::pager::{self, IDS};
 use super::{Case, Tolerance};
@@ -113,10 +113,27 @@ impl Lab {
             return bytes;
         }
         bytes.iter_mut().for_each(|b| *b = (self.bits() >> 8) as u8);
+        if format.band_rows() > 1 {
+            let blocks = bytes.chunks_exact_mut(info.block_bytes * format.band_rows());
+            blocks.for_each(|block| self.set_factors(block, scale));
+            return bytes;
+        }
         for block in bytes.chunks_exact_mut(info.block_bytes) {
             self.set_scales(format, block, scale);
         }
         bytes
+    }
+
+    /// Gives a block of EXL3 factors of columns, of one magnitude, factors of rows that are 1, and any code book.
+    fn set_factors(&mut self, block: &mut [u8], scale: f32) {
+        let (factors, rest) = block.split_at_mut(exl3::FACTOR_BYTES);
+        let encode = FormatId::F16.info().encode;
+        for (i, factor) in factors.chunks_exact_mut(2).enumerate() {
+            let sign = if self.bits() >> 8 & 1 == 1 { -1.0 } else { 1.0 };
+            let value = if i < exl3::WIDTH { sign * scale } else { 1.0 };
+            encode.iter().for_each(|f| f(&[value], factor));
+        }
+        rest[0] = 1 + (rest[0] & 1);
     }
 
     /// Gives a block of random bytes scales that keep its weights near `scale`.

@@ -25,6 +25,7 @@ pub(super) fn cases(block: u32) -> Vec<Case> {
     }
     all.push(parts(block));
     all.push(slices(block));
+    all.extend([bands(block, 0), bands(block, 64)]);
     all.extend([reordered(block, 1), reordered(block, 3)]);
     all.push(transposed(block));
     all.extend(norms(block));
@@ -127,6 +128,20 @@ fn slices(block: u32) -> Case {
     let out = lab.out(48);
     lab.push(Op::Linear { x, weight, out: out.buffer });
     lab.finish("linear of strided rows".into(), out, Tolerance::ENCODED, block)
+}
+
+/// Bands of EXL3 of unlike bits, whole ones or with rows that cut them.
+fn bands(block: u32, first: u64) -> Case {
+    let mut lab = Lab::new(6);
+    let k = 384;
+    let x = lab.inputs(&[k])[0];
+    let plain = lab.part(FormatId::EXL3_6, 128, k);
+    let mut taken = lab.part(FormatId::EXL3_3, 384, k);
+    taken.rows = RowSlices { start: first, count: 128, stride: 256, repeat: 2 - first / 64 };
+    let weight = lab.of_parts(WeightUse::Matmul, k, vec![plain, taken]);
+    let out = lab.out(lab.program.weights[weight.0 as usize].rows);
+    lab.push(Op::Linear { x, weight, out: out.buffer });
+    lab.finish(format!("linear of bands from row {first}"), out, Tolerance::ENCODED, block)
 }
 
 /// Blocks read transposed, as the key matrices of latent attention are.
