@@ -10,14 +10,14 @@ use std::io::Write as _;
 use serde_json::{Value, json};
 use tokenmill_backend::Device;
 use tokenmill_engine::load::{LoadOptions, Lowered, fit_whole};
-use tokenmill_engine::plan::{Scene, Timing, active_bytes, timings};
+use tokenmill_engine::plan::{Fit, Scene, Timing, active_bytes, timings};
 use tokenmill_engine::planner::choice::Choice;
 use tokenmill_engine::planner::machine::Machine;
 use tokenmill_engine::planner::model::{Ability, Kv, Model};
 use tokenmill_engine::planner::page::page;
 use tokenmill_engine::planner::{self, Need, Plan, Task, Verdict, estimate, memory};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, size};
 use crate::{devices, model};
 use stock::Stock;
 
@@ -176,6 +176,8 @@ struct One<'a> {
     lowered: Lowered,
     model: Model,
     timings: Vec<Timing>,
+    /// How it would be loaded, where its weights are entries of code books and it fits.
+    books: Option<Fit>,
 }
 
 impl<'a> One<'a> {
@@ -204,8 +206,12 @@ impl<'a> One<'a> {
             }
         }
         let model = stock.models[at].clone();
+        let books = chosen.filter(|_| lowered.program.has_code_books()).and_then(|choice| {
+            let options = LoadOptions { context: Some(choice.context), ..stock.options() };
+            fit_whole(&lowered, device, &options).ok().map(|(_, fit)| fit)
+        });
         let device = device.caps().name.clone();
-        Ok(Some(Self { name, device, lowered, model, timings: timed }))
+        Ok(Some(Self { name, device, lowered, model, timings: timed, books }))
     }
 
     /// Streams that fit at lengths up to the model's.
@@ -227,6 +233,11 @@ impl<'a> One<'a> {
             let fitting = self.fitting(plan, choice.memory.available);
             let shown: Vec<String> = fitting.iter().map(|(c, n)| format!("{n} x {c}")).collect();
             lines.push(("streams".to_owned(), shown.join(", ")));
+        }
+        if let Some(fit) = &self.books {
+            let laid = if fit.wide_weights { "written out" } else { "as in the file" };
+            let text = format!("{laid}, {} of weights (--weights)", size(fit.weight_bytes));
+            lines.push(("code books".to_owned(), text));
         }
         for t in &self.timings {
             let ((gb, tops), rate) = (achieved(t), rate(t));
@@ -282,6 +293,9 @@ impl<'a> One<'a> {
             "streams": fitting.iter().map(streams).collect::<Vec<_>>(),
             "active_bytes_per_token": active,
             "resident_weight_bytes": resident,
+            "code_books": self.books.as_ref().map(|fit| {
+                json!({"written_out": fit.wide_weights, "weight_bytes": fit.weight_bytes})
+            }),
             "speed": self.timings.iter().map(timing).collect::<Vec<_>>(),
         })
     }
