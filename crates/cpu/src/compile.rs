@@ -733,8 +733,8 @@ impl<'a> Compiler<'a> {
         let split = Split::Rows(RowKind::Tokens);
         self.draft.push(kernel, split, &[region(inner)], &[region(encoded)]);
         let (input, counter) = ((encoded, of_down), counter + 1);
-        let (out, together) = (results, together[1]);
-        let kernel = experts::ExpertsDown { route, down, input, out, counter, together };
+        let (slots, together) = (results, together[1]);
+        let kernel = experts::ExpertsDown { route, down, input, out: slots, counter, together };
         let reads = [region(route), region(encoded)];
         self.draft.push(kernel, Split::Own, &reads, &[region(results)]);
         let kernel = experts::Mix { route, slots: results, out };

@@ -304,6 +304,25 @@ DEV auto affine_of_8(const uint8_t* b, unsigned c) {
   uint64_t codes = stored<uint64_t>(b + 8 + c);
   return [=](unsigned i) { return fmaf((float)byte_of(codes, i), s, m); };
 }
+DEV auto affine_of_2(const uint8_t* b, unsigned c) {
+  float s = float_at(b), m = float_at(b + 4);
+  unsigned codes = stored<uint16_t>(b + 8 + c / 4);
+  return [=](unsigned i) { return fmaf((float)(codes >> (2 * i) & 3), s, m); };
+}
+// `block` weights, whose third bits lie after the others.
+DEV auto affine_of_3(const uint8_t* b, unsigned c, unsigned block) {
+  float s = float_at(b), m = float_at(b + 4);
+  unsigned codes = stored<uint16_t>(b + 8 + c / 4), high = b[8 + block / 4 + c / 8];
+  return [=](unsigned i) {
+    return fmaf((float)((codes >> (2 * i) & 3) | (high >> i & 1) << 2), s, m);
+  };
+}
+RUN(U2_32) { return affine_of_2(b, c); }
+RUN(U2_64) { return affine_of_2(b, c); }
+RUN(U2_128) { return affine_of_2(b, c); }
+RUN(U3_32) { return affine_of_3(b, c, 32); }
+RUN(U3_64) { return affine_of_3(b, c, 64); }
+RUN(U3_128) { return affine_of_3(b, c, 128); }
 RUN(U4_32) { return affine_of_4(b, c); }
 RUN(U4_64) { return affine_of_4(b, c); }
 RUN(U4_128) { return affine_of_4(b, c); }

@@ -5,7 +5,7 @@ use crate::coded::Coded;
 pub use crate::coded::Indexed;
 use crate::nvfp4::e4m3_of_ue4m3;
 use crate::{FormatId, MXFP4_VALUES_DOUBLED, scale_and_min};
-use crate::{grids, iq1_s, iq2_xxs, iq3_s, iq3_xxs, iq4_nl, iq4_xs, q3_k, tq1_0, tq2_0};
+use crate::{flat, grids, iq1_s, iq2_xxs, iq3_s, iq3_xxs, iq4_nl, iq4_xs, q3_k, tq1_0, tq2_0};
 
 /// What the codes of a format stand for where they are indices; no meaning for other formats.
 pub const fn code_values(format: FormatId) -> &'static [i8; 16] {
@@ -126,6 +126,14 @@ impl Fields {
                     });
                 }
             }
+            FormatId::U2_32 | FormatId::U2_64 | FormatId::U2_128 => {
+                self.read_floats(2, block);
+                self.read_few(&block[8..], 4 * (block.len() - 8), flat::two_bits);
+            }
+            FormatId::U3_32 | FormatId::U3_64 | FormatId::U3_128 => {
+                self.read_floats(2, block);
+                self.read_few(&block[8..], (block.len() - 8) / 3 * 8, flat::three_bits);
+            }
             FormatId::U4_32 | FormatId::U4_64 | FormatId::U4_128 | FormatId::FP4_F32 => {
                 self.read_floats(2, block);
                 self.read_pairs(&block[8..]);
@@ -169,6 +177,17 @@ impl Fields {
     fn read_floats(&mut self, count: usize, block: &[u8]) {
         for (i, float) in self.floats[..count].iter_mut().enumerate() {
             *float = f32::from_bits(word(block, 4 * i));
+        }
+    }
+
+    /// Codes of `count` columns, one by one.
+    #[inline(always)]
+    fn read_few(&mut self, bytes: &[u8], count: usize, code: impl Fn(&[u8], usize) -> u8) {
+        for (b, codes) in self.codes[..count / 32].iter_mut().enumerate() {
+            *codes = std::array::from_fn(|g| {
+                let first = 32 * b + 4 * g;
+                u32::from_le_bytes(std::array::from_fn(|j| code(bytes, first + j)))
+            });
         }
     }
 

@@ -4,7 +4,8 @@
 //! f16 and bf16 scales and second-level scales of every family fit without loss:
 //!
 //! * `u4_N`: N weights, f32 `s`, f32 `m`, N nibbles, the even column in the low one;
-//!   `u8_N` the same with bytes. w = q·s + m, rounded once.
+//!   `u8_N` the same with bytes; `u2_N` with fields of two bits, the first column in the lowest; `u3_N` with those of the
+//!   two low bits and, after them, fields of the third. w = q·s + m, rounded once.
 //! * `fp4_f32`: 32 weights, two f32 scales of 16 columns, nibbles that are e2m1.
 //!   w = (scale/2)·v, v from mxfp4's doubled table; what is stored is the half.
 //! * `e4m3_32`: 32 weights, f32 scale below 256, e4m3 bytes. w = scale·value. There are no NaNs
@@ -41,6 +42,12 @@ macro_rules! flat {
     };
 }
 
+flat!(U2_32, "u2_32", 32, 16, two_bits);
+flat!(U2_64, "u2_64", 64, 24, two_bits);
+flat!(U2_128, "u2_128", 128, 40, two_bits);
+flat!(U3_32, "u3_32", 32, 20, three_bits);
+flat!(U3_64, "u3_64", 64, 32, three_bits);
+flat!(U3_128, "u3_128", 128, 56, three_bits);
 flat!(U4_32, "u4_32", 32, 24, nibble);
 flat!(U4_64, "u4_64", 64, 40, nibble);
 flat!(U4_128, "u4_128", 128, 72, nibble);
@@ -140,6 +147,17 @@ lookup!(FP4_64, "fp4_64", FP4_VALUES);
 
 fn float_at(block: &[u8], at: usize) -> f32 {
     f32::from_bits(word_at(block, at))
+}
+
+/// Code `c` of 2 bits.
+pub(crate) fn two_bits(codes: &[u8], c: usize) -> u8 {
+    codes[c / 4] >> (2 * (c % 4)) & 3
+}
+
+/// Code `c` of 3 bits; `codes` are those of a whole block.
+pub(crate) fn three_bits(codes: &[u8], c: usize) -> u8 {
+    let high = codes[codes.len() / 3 * 2 + c / 8] >> (c % 8) & 1;
+    two_bits(codes, c) | high << 2
 }
 
 fn nibble(codes: &[u8], c: usize) -> u8 {

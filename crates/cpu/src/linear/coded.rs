@@ -9,7 +9,8 @@ use crate::simd::Vector;
 macro_rules! with_kind {
     ($kind:expr, $name:ident => $run:expr) => {
         with_kind!($kind, $name => $run, [
-            Super2 Super3 HalfTable Nvfp4 FloatTable16 Flat4 Flat4x64 Flat4x128 Flat8 Flat8x64 Flat8x128
+            Super2 Super3 HalfTable Nvfp4 FloatTable16 Flat2 Flat2x64 Flat2x128 Flat3 Flat3x64 Flat3x128
+            Flat4 Flat4x64 Flat4x128 Flat8 Flat8x64 Flat8x128
             TableIq4 TableIq12 Table16Iq12 TableIq3Xxs TableIq3S Ternary Iq1S Iq1M Iq2Xxs Iq2Xs Iq2S Iq3Xxs Iq3S
         ])
     };
@@ -41,6 +42,8 @@ pub(super) unsafe fn unpack<V: Vector, K: OfKind, const STEP: usize>(
     unsafe {
         match K::KIND {
             Kind::Super2 => two_bits::<V, STEP>(codes),
+            Kind::Flat2 | Kind::Flat2x64 | Kind::Flat2x128 => two_bits::<V, STEP>(codes),
+            Kind::Flat3 | Kind::Flat3x64 | Kind::Flat3x128 => three_bits::<V, STEP>(codes),
             Kind::Iq1S | Kind::Iq1M => books::entries_of_values::<V, K, STEP>(codes),
             Kind::Ternary => {
                 let [low, high] = two_bits::<V, STEP>(codes);
@@ -69,7 +72,7 @@ pub(super) unsafe fn unpack<V: Vector, K: OfKind, const STEP: usize>(
     }
 }
 
-/// Codes 0–7 of columns 8·STEP .. +8 of a block of [`Kind::Super3`], whose zero point is 4.
+/// Three bits of each of columns 8·STEP .. +8.
 ///
 /// # Safety
 /// As [`unpack`].

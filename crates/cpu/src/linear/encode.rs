@@ -108,6 +108,12 @@ const fn is_coarse(layout: PanelLayout) -> bool {
             | HalfTable
             | Nvfp4
             | FloatTable16
+            | Flat2
+            | Flat2x64
+            | Flat2x128
+            | Flat3
+            | Flat3x64
+            | Flat3x128
             | Flat4
             | Flat4x64
             | Flat4x128

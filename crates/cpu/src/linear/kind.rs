@@ -45,6 +45,12 @@ kinds! {
     HalfTable
     Nvfp4
     FloatTable16
+    Flat2
+    Flat2x64
+    Flat2x128
+    Flat3
+    Flat3x64
+    Flat3x128
     Flat4
     Flat4x64
     Flat4x128
@@ -157,6 +163,12 @@ impl Kind {
             (PanelLayout::HalfTable, _) => Kind::HalfTable,
             (PanelLayout::Nvfp4, _) => Kind::Nvfp4,
             (PanelLayout::FloatTable16, _) => Kind::FloatTable16,
+            (PanelLayout::Flat2, _) => Kind::Flat2,
+            (PanelLayout::Flat2x64, _) => Kind::Flat2x64,
+            (PanelLayout::Flat2x128, _) => Kind::Flat2x128,
+            (PanelLayout::Flat3, _) => Kind::Flat3,
+            (PanelLayout::Flat3x64, _) => Kind::Flat3x64,
+            (PanelLayout::Flat3x128, _) => Kind::Flat3x128,
             (PanelLayout::Flat4, _) => Kind::Flat4,
             (PanelLayout::Flat4x64, _) => Kind::Flat4x64,
             (PanelLayout::Flat4x128, _) => Kind::Flat4x128,
@@ -188,6 +200,12 @@ impl Kind {
             Kind::HalfTable => PanelLayout::HalfTable,
             Kind::Nvfp4 => PanelLayout::Nvfp4,
             Kind::FloatTable16 => PanelLayout::FloatTable16,
+            Kind::Flat2 => PanelLayout::Flat2,
+            Kind::Flat2x64 => PanelLayout::Flat2x64,
+            Kind::Flat2x128 => PanelLayout::Flat2x128,
+            Kind::Flat3 => PanelLayout::Flat3,
+            Kind::Flat3x64 => PanelLayout::Flat3x64,
+            Kind::Flat3x128 => PanelLayout::Flat3x128,
             Kind::Flat4 => PanelLayout::Flat4,
             Kind::Flat4x64 => PanelLayout::Flat4x64,
             Kind::Flat4x128 => PanelLayout::Flat4x128,
@@ -293,7 +311,10 @@ impl Kind {
 
     /// Whether codes are stored as they are, beside an f32 scale and minimum.
     pub const fn is_flat(self) -> bool {
-        matches!(self, Kind::Flat4 | Kind::Flat4x64 | Kind::Flat4x128) || self.is_flat8()
+        match self.layout() {
+            Some(layout) => layout.is_flat(),
+            None => false,
+        }
     }
 
     const fn is_flat8(self) -> bool {
@@ -302,16 +323,8 @@ impl Kind {
 
     /// Whether codes are below 16.
     pub const fn is_narrow(self) -> bool {
-        matches!(
-            self,
-            Kind::Zero4
-                | Kind::Ternary
-                | Kind::Min4
-                | Kind::Super4
-                | Kind::Flat4
-                | Kind::Flat4x64
-                | Kind::Flat4x128
-        )
+        let flat = self.is_flat() && !self.is_flat8();
+        flat || matches!(self, Kind::Zero4 | Kind::Ternary | Kind::Min4 | Kind::Super4)
     }
 
     /// Whether panels are expanded one after the other.

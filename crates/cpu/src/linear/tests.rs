@@ -24,7 +24,13 @@ impl Noise {
 }
 
 /// Formats that begin with f32s.
-const FLOATS: [FormatId; 10] = [
+const FLOATS: [FormatId; 16] = [
+    FormatId::U2_32,
+    FormatId::U2_64,
+    FormatId::U2_128,
+    FormatId::U3_32,
+    FormatId::U3_64,
+    FormatId::U3_128,
     FormatId::U4_32,
     FormatId::U4_64,
     FormatId::U4_128,

@@ -56,6 +56,18 @@ pub enum PanelLayout {
     Nvfp4,
     /// 4-bit indices into the doubled e2m1 table, f32 scale per 16.
     FloatTable16,
+    /// 2-bit codes, f32 scale and minimum per 32.
+    Flat2,
+    /// 2-bit codes, f32 scale and minimum per 64.
+    Flat2x64,
+    /// 2-bit codes, f32 scale and minimum per 128.
+    Flat2x128,
+    /// 3-bit codes, f32 scale and minimum per 32.
+    Flat3,
+    /// 3-bit codes, f32 scale and minimum per 64.
+    Flat3x64,
+    /// 3-bit codes, f32 scale and minimum per 128.
+    Flat3x128,
     /// 4-bit codes, f32 scale and minimum per 32.
     Flat4,
     /// 4-bit codes, f32 scale and minimum per 64.
@@ -136,6 +148,12 @@ impl PanelLayout {
             FormatId::NVFP4 => PanelLayout::Nvfp4,
             FormatId::FP4_F32 => PanelLayout::FloatTable16,
             FormatId::TQ1_0 | FormatId::TQ2_0 => PanelLayout::Ternary,
+            FormatId::U2_32 => PanelLayout::Flat2,
+            FormatId::U2_64 => PanelLayout::Flat2x64,
+            FormatId::U2_128 => PanelLayout::Flat2x128,
+            FormatId::U3_32 => PanelLayout::Flat3,
+            FormatId::U3_64 => PanelLayout::Flat3x64,
+            FormatId::U3_128 => PanelLayout::Flat3x128,
             FormatId::U4_32 => PanelLayout::Flat4,
             FormatId::U4_64 => PanelLayout::Flat4x64,
             FormatId::U4_128 => PanelLayout::Flat4x128,
@@ -193,6 +211,12 @@ impl PanelLayout {
             PanelLayout::HalfTable => (2, 64, 256, 0),
             PanelLayout::Nvfp4 => (1, 32, 256, 0),
             PanelLayout::FloatTable16 | PanelLayout::Flat4 => (1, 128, 256, 0),
+            PanelLayout::Flat2 => (1, 128, 128, 0),
+            PanelLayout::Flat2x64 => (2, 128, 128, 0),
+            PanelLayout::Flat2x128 => (4, 128, 128, 0),
+            PanelLayout::Flat3 => (1, 128, 192, 0),
+            PanelLayout::Flat3x64 => (2, 128, 192, 0),
+            PanelLayout::Flat3x128 => (4, 128, 192, 0),
             PanelLayout::Flat4x64 => (2, 128, 256, 0),
             PanelLayout::Flat4x128 => (4, 128, 256, 0),
             PanelLayout::Flat8 => (1, 128, 512, 0),
@@ -223,8 +247,24 @@ impl PanelLayout {
     /// Whether blocks have a minimum.
     pub const fn has_min(self) -> bool {
         use PanelLayout::*;
-        let flat = matches!(self, Flat4 | Flat4x64 | Flat4x128 | Flat8 | Flat8x64 | Flat8x128);
-        flat || matches!(self, Min4 | Min5 | Super2 | Super4 | Super5)
+        self.is_flat() || matches!(self, Min4 | Min5 | Super2 | Super4 | Super5)
+    }
+
+    /// Whether codes are stored as they are, beside an f32 scale and minimum.
+    pub const fn is_flat(self) -> bool {
+        use PanelLayout::*;
+        matches!(
+            self,
+            Flat2
+                | Flat2x64
+                | Flat2x128
+                | Flat3
+                | Flat3x64
+                | Flat3x128
+                | Flat4
+                | Flat4x64
+                | Flat4x128
+        ) || matches!(self, Flat8 | Flat8x64 | Flat8x128)
     }
 
     /// Columns under one scale: 32 or 16; 0 for plain floats.

@@ -49,6 +49,8 @@
 //! | HalfTable | iq4_nl | d·v\[q\] | d f16, 2 blocks                             |
 //! | Nvfp4 | nvfp4 | (s/2)·v\[q\] | s e4m3 × 2                                |
 //! | FloatTable16 | fp4_f32 | s·v\[q\] | s f32 × 2                               |
+//! | Flat2, Flat2x64, Flat2x128 | u2_N | q·s + m | s f32, m f32, 1, 2 or 4 blocks |
+//! | Flat3, Flat3x64, Flat3x128 | u3_N | q·s + m | s f32, m f32, 1, 2 or 4 blocks |
 //! | Flat4, Flat4x64, Flat4x128 | u4_N | q·s + m | s f32, m f32, 1, 2 or 4 blocks |
 //! | Flat8, Flat8x64, Flat8x128 | u8_N | q·s + m | s f32, m f32, 1, 2 or 4 blocks |
 //! | Float8 | e4m3_32 | s·value | s f32                                          |

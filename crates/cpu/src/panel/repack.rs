@@ -40,6 +40,7 @@ impl PanelSpec {
         by_format!(
             Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K MXFP4 NVFP4 TQ1_0 TQ2_0
             IQ4_NL IQ4_XS
+            U2_32 U2_64 U2_128 U3_32 U3_64 U3_128
             U4_32 U4_64 U4_128 U8_32 U8_64 U8_128 FP4_F32 E4M3_32 NF4_64 FP4_64
         );
     }
@@ -198,12 +199,7 @@ fn put_scales(
             put_float(scales, 0, row, fields.floats[first]);
             put_float(scales, 64, row, fields.floats[first + 1]);
         }
-        PanelLayout::Flat4
-        | PanelLayout::Flat4x64
-        | PanelLayout::Flat4x128
-        | PanelLayout::Flat8
-        | PanelLayout::Flat8x64
-        | PanelLayout::Flat8x128 => {
+        layout if layout.is_flat() => {
             put_float(scales, 0, row, fields.floats[0]);
             put_float(scales, 64, row, fields.floats[1]);
         }
@@ -347,9 +343,7 @@ fn lane_of_group(
             lane(raised(), [scale(0), scale(1)], mins)
         }
         FloatTable16 => lane(raised(), [full(0), full(64)], mins),
-        Flat4 | Flat4x64 | Flat4x128 | Flat8 | Flat8x64 | Flat8x128 => {
-            lane(codes, [full(0); 2], [full(64); 2])
-        }
+        layout if layout.is_flat() => lane(codes, [full(0); 2], [full(64); 2]),
         Float8 | Lookup4 => lane(codes, [full(0); 2], mins),
         _ => unreachable!("no layout of codes and scales"),
     }

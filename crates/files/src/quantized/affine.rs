@@ -134,9 +134,15 @@ impl Matrix {
         let block = [128, 64, 32].into_iter().find(|&n| whole(n));
         match (block, self.codes.bits) {
             _ if self.groups.is_some() && !ordered || !exact => FormatId::F32,
-            (Some(128), ..=4) => FormatId::U4_128,
-            (Some(64), ..=4) => FormatId::U4_64,
-            (Some(32), ..=4) => FormatId::U4_32,
+            (Some(128), ..=2) => FormatId::U2_128,
+            (Some(64), ..=2) => FormatId::U2_64,
+            (Some(32), ..=2) => FormatId::U2_32,
+            (Some(128), 3) => FormatId::U3_128,
+            (Some(64), 3) => FormatId::U3_64,
+            (Some(32), 3) => FormatId::U3_32,
+            (Some(128), 4) => FormatId::U4_128,
+            (Some(64), 4) => FormatId::U4_64,
+            (Some(32), 4) => FormatId::U4_32,
             (Some(128), _) => FormatId::U8_128,
             (Some(64), _) => FormatId::U8_64,
             (Some(32), _) => FormatId::U8_32,
@@ -168,12 +174,25 @@ impl View<'_> {
         let (s, m) = self.scale_and_min(n, first / self.matrix.group as usize);
         block[..4].copy_from_slice(&s.to_le_bytes());
         block[4..8].copy_from_slice(&m.to_le_bytes());
-        let four = self.matrix.codes.bits <= 4;
-        for (c, byte) in block[8..].iter_mut().enumerate() {
-            *byte = match four {
-                true => code(first + 2 * c) | code(first + 2 * c + 1) << 4,
-                false => code(first + c),
-            };
+        // Fields of so many bits of the codes from bit `low` on, the first column in the lowest.
+        let fields = |bytes: &mut [u8], low: u32, bits: usize| {
+            for (i, byte) in bytes.iter_mut().enumerate() {
+                let columns = (0..8 / bits).rev().map(|c| code(first + 8 / bits * i + c));
+                *byte = columns.fold(0, |byte, code| {
+                    (u16::from(byte) << bits) as u8 | code >> low & (0xff >> (8 - bits))
+                });
+            }
+        };
+        let codes = &mut block[8..];
+        match self.matrix.codes.bits {
+            ..=2 => fields(codes, 0, 2),
+            3 => {
+                let (low, high) = codes.split_at_mut(codes.len() / 3 * 2);
+                fields(low, 0, 2);
+                fields(high, 2, 1);
+            }
+            4 => fields(codes, 0, 4),
+            _ => fields(codes, 0, 8),
         }
     }
 

@@ -59,6 +59,8 @@ fn set_other_scales(format: FormatId, block: &mut [u8], scale: f32) {
             block[..4].fill((((scale / 2.0).log2().round() + 7.0) as u8) << 3);
             return;
         }
+        FormatId::U2_32 | FormatId::U2_64 | FormatId::U2_128 => &[1.0, -1.5],
+        FormatId::U3_32 | FormatId::U3_64 | FormatId::U3_128 => &[1.0 / 2.3, -1.5],
         FormatId::U4_32 | FormatId::U4_64 | FormatId::U4_128 => &[1.0 / 5.0, -1.5],
         FormatId::U8_32 | FormatId::U8_64 | FormatId::U8_128 => &[1.0 / 75.0, -1.7],
         FormatId::FP4_F32 => &[1.0 / 5.0, 1.0 / 6.0],
@@ -114,8 +116,9 @@ impl Lab {
         }
         bytes.iter_mut().for_each(|b| *b = (self.bits() >> 8) as u8);
         if format.band_rows() > 1 {
+            let codebook = exl3::bits_of(format).unwrap_or(0) as u8 % 3;
             let blocks = bytes.chunks_exact_mut(info.block_bytes * format.band_rows());
-            blocks.for_each(|block| self.set_factors(block, scale));
+            blocks.for_each(|block| self.set_factors(block, scale, codebook));
             return bytes;
         }
         for block in bytes.chunks_exact_mut(info.block_bytes) {
@@ -124,8 +127,8 @@ impl Lab {
         bytes
     }
 
-    /// Gives a block of EXL3 factors of columns, of one magnitude, factors of rows that are 1, and any code book.
-    fn set_factors(&mut self, block: &mut [u8], scale: f32) {
+    /// Gives a block of EXL3 factors of columns, of one magnitude, factors of rows that are 1, and a code book.
+    fn set_factors(&mut self, block: &mut [u8], scale: f32, codebook: u8) {
         let (factors, rest) = block.split_at_mut(exl3::FACTOR_BYTES);
         let encode = FormatId::F16.info().encode;
         for (i, factor) in factors.chunks_exact_mut(2).enumerate() {
@@ -133,7 +136,7 @@ impl Lab {
             let value = if i < exl3::WIDTH { sign * scale } else { 1.0 };
             encode.iter().for_each(|f| f(&[value], factor));
         }
-        rest[0] = 1 + (rest[0] & 1);
+        rest[0] = codebook;
     }
 
     /// Gives a block of random bytes scales that keep its weights near `scale`.
