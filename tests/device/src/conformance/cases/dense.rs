@@ -136,7 +136,8 @@ fn bands(block: u32, first: u64) -> Case {
     let k = 384;
     let x = lab.inputs(&[k])[0];
     let plain = lab.part(FormatId::EXL3_6, 128, k);
-    let mut taken = lab.part(FormatId::EXL3_3, 384, k);
+    let format = if first == 0 { FormatId::EXL3_7 } else { FormatId::EXL3_4 };
+    let mut taken = lab.part(format, 384, k);
     taken.rows = RowSlices { start: first, count: 128, stride: 256, repeat: 2 - first / 64 };
     let weight = lab.of_parts(WeightUse::Matmul, k, vec![plain, taken]);
     let out = lab.out(lab.program.weights[weight.0 as usize].rows);

@@ -38,6 +38,7 @@ pub(super) fn cases(block: u32) -> Vec<Case> {
         all.push(experts([format; 2], block));
     }
     all.push(experts([FormatId::Q4_K, FormatId::Q6_K], block));
+    all.push(experts([FormatId::EXL3_1, FormatId::EXL3_3], block));
     all.push(experts([FormatId::EXL3_2, FormatId::EXL3_5], block));
     all
 }
