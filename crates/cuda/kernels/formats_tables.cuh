@@ -40,15 +40,28 @@ enum {
   F_E4M3_32 = 33,
   F_NF4_64 = 34,
   F_FP4_64 = 35,
-  F_U8 = 36,
-  F_I8 = 37,
-  F_I16 = 38,
-  F_I32 = 39,
-  F_I64 = 40,
-  F_F64 = 41,
-  F_F8_E4M3 = 42,
-  F_F8_E5M2 = 43,
-  F_EXL3_4 = 44,
+  F_U2_32 = 36,
+  F_U2_64 = 37,
+  F_U2_128 = 38,
+  F_U3_32 = 39,
+  F_U3_64 = 40,
+  F_U3_128 = 41,
+  F_U8 = 42,
+  F_I8 = 43,
+  F_I16 = 44,
+  F_I32 = 45,
+  F_I64 = 46,
+  F_F64 = 47,
+  F_F8_E4M3 = 48,
+  F_F8_E5M2 = 49,
+  F_EXL3_1 = 50,
+  F_EXL3_2 = 51,
+  F_EXL3_3 = 52,
+  F_EXL3_4 = 53,
+  F_EXL3_5 = 54,
+  F_EXL3_6 = 55,
+  F_EXL3_7 = 56,
+  F_EXL3_8 = 57,
 };
 
 // X(number, name, weights of a block, bytes of a block) of each format whose rows lie one by one.
@@ -89,14 +102,20 @@ enum {
   X(33, E4M3_32, 32, 36) \
   X(34, NF4_64, 64, 36) \
   X(35, FP4_64, 64, 36) \
-  X(36, U8, 1, 1) \
-  X(37, I8, 1, 1) \
-  X(38, I16, 1, 2) \
-  X(39, I32, 1, 4) \
-  X(40, I64, 1, 8) \
-  X(41, F64, 1, 8) \
-  X(42, F8_E4M3, 1, 1) \
-  X(43, F8_E5M2, 1, 1)
+  X(36, U2_32, 32, 16) \
+  X(37, U2_64, 64, 24) \
+  X(38, U2_128, 128, 40) \
+  X(39, U3_32, 32, 20) \
+  X(40, U3_64, 64, 32) \
+  X(41, U3_128, 128, 56) \
+  X(42, U8, 1, 1) \
+  X(43, I8, 1, 1) \
+  X(44, I16, 1, 2) \
+  X(45, I32, 1, 4) \
+  X(46, I64, 1, 8) \
+  X(47, F64, 1, 8) \
+  X(48, F8_E4M3, 1, 1) \
+  X(49, F8_E5M2, 1, 1)
 
 // What codes stand for; the second eight are negative where signs are apart.
 TABLE int8_t MXFP4_VALUES[16] = {
