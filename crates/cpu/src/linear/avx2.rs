@@ -2,7 +2,8 @@
 
 use super::bytes::{self, PREFETCH};
 use super::kind::{Expands, OfKind};
-use super::tiles::{Ahead, ByteTile, FloatTile, Group, Tiles, TrellisTile};
+use super::tiles::{Ahead, ByteTile, FloatTile, Group, Tiles};
+use super::tiles::{Trellis, TrellisBlocks, TrellisTile};
 use super::trellis::{self, of_trellis};
 use super::{CHUNK_LINES, floats, nibbles, pairs, transformed};
 use crate::simd::Avx2;
@@ -47,10 +48,10 @@ impl<const VNNI: bool> Tiles for Avx2<VNNI> {
     unsafe fn residual_lines<K: OfKind>(t: &ByteTile, groups: &[Group]) {
         unsafe { residual_lines::<K, VNNI>(t, groups) }
     }
-    unsafe fn trellis_codes(of: trellis::Of, blocks: &trellis::Blocks) {
+    unsafe fn trellis_codes(of: Trellis, blocks: &TrellisBlocks) {
         unsafe { of_trellis!(of, trellis_codes(blocks)) }
     }
-    unsafe fn trellis_token(of: trellis::Of, t: &TrellisTile) {
+    unsafe fn trellis_token(of: Trellis, t: &TrellisTile) {
         unsafe { of_trellis!(of, trellis_token(t)) }
     }
     unsafe fn trellis_tile(tokens: usize, t: &TrellisTile) {
@@ -114,7 +115,7 @@ unsafe fn byte_tile_vnni<K: OfKind, const C: usize>(t: &ByteTile) {
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn trellis_codes<const BOOK: u8, const BITS: usize>(blocks: &trellis::Blocks) {
+unsafe fn trellis_codes<const BOOK: u8, const BITS: usize>(blocks: &TrellisBlocks) {
     // SAFETY: as above.
     unsafe { trellis::codes::<Avx2<false>, BOOK, BITS>(blocks) }
 }

@@ -1,7 +1,8 @@
 //! The tiles of AVX-512 and its VNNI.
 
 use super::kind::{self, Expands, Kind, OfKind};
-use super::tiles::{Ahead, ByteTile, FloatTile, Group, Tiles, TrellisTile};
+use super::tiles::{Ahead, ByteTile, FloatTile, Group, Tiles};
+use super::tiles::{Trellis, TrellisBlocks, TrellisTile};
 use super::trellis::{self, of_trellis};
 use super::{bytes, floats, transformed, wide};
 use crate::simd::Avx512;
@@ -44,10 +45,10 @@ impl<const PAIRS: bool> Tiles for Avx512<PAIRS> {
     unsafe fn residual_lines<K: OfKind>(t: &ByteTile, groups: &[Group]) {
         unsafe { wide::residual_lines::<K>(t, groups) }
     }
-    unsafe fn trellis_codes(of: trellis::Of, blocks: &trellis::Blocks) {
+    unsafe fn trellis_codes(of: Trellis, blocks: &TrellisBlocks) {
         unsafe { of_trellis!(of, trellis_codes(blocks)) }
     }
-    unsafe fn trellis_token(of: trellis::Of, t: &TrellisTile) {
+    unsafe fn trellis_token(of: Trellis, t: &TrellisTile) {
         unsafe { of_trellis!(of, trellis_token(t)) }
     }
     unsafe fn trellis_tile(tokens: usize, t: &TrellisTile) {
@@ -111,7 +112,7 @@ unsafe fn byte_tile<K: OfKind, const C: usize>(t: &ByteTile) {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c,fma")]
-unsafe fn trellis_codes<const BOOK: u8, const BITS: usize>(blocks: &trellis::Blocks) {
+unsafe fn trellis_codes<const BOOK: u8, const BITS: usize>(blocks: &TrellisBlocks) {
     // SAFETY: as above.
     unsafe { trellis::codes::<Avx512, BOOK, BITS>(blocks) }
 }

@@ -3,8 +3,9 @@
 use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 
 use super::kind::{Expands, OfKind};
-use super::{Line, Prefetch, trellis};
+use super::{Line, Prefetch};
 use crate::simd::Vector;
+use tokenmill_quant::exl3::Codebook;
 
 /// How far ahead of what it reads a tile prefetches, in bytes.
 #[derive(Clone, Copy)]
@@ -63,9 +64,9 @@ pub(super) trait Tiles: Vector {
     /// Adds the residual lines of `groups`, whose blocks are of `t`'s run of expanded panels, to their chains.
     unsafe fn residual_lines<K: OfKind>(t: &ByteTile, groups: &[Group]);
     /// Makes blocks of a trellis codes: `trellis::codes`.
-    unsafe fn trellis_codes(of: trellis::Of, blocks: &trellis::Blocks);
+    unsafe fn trellis_codes(of: Trellis, blocks: &TrellisBlocks);
     /// Runs one token on blocks as they are: `transformed::tile_of_one`.
-    unsafe fn trellis_token(of: trellis::Of, t: &TrellisTile);
+    unsafe fn trellis_token(of: Trellis, t: &TrellisTile);
     /// Runs some tokens on the codes: `transformed::tile`.
     unsafe fn trellis_tile(tokens: usize, t: &TrellisTile);
     /// Expands a panel to bytes, or magnitudes and signs: `bytes::widen`.
@@ -140,6 +141,22 @@ pub(super) struct FloatTile {
     pub resume: bool,
     /// Rows of the last panel that exist; those before it are whole.
     pub last_rows: usize,
+}
+
+/// Which trellis.
+#[derive(Clone, Copy)]
+pub(super) struct Trellis {
+    pub codebook: Codebook,
+    /// 1 to 8.
+    pub bits: usize,
+}
+
+/// Some blocks of a panel that are made codes.
+pub(super) struct TrellisBlocks {
+    pub from: *const u8,
+    pub count: usize,
+    /// Room for `trellis::VECTORS` lines a block: 16 bits a code, `[vector][row][half]`.
+    pub to: *mut Line,
 }
 
 /// One call of a tile kernel: some blocks of a panel on some tokens.

@@ -16,9 +16,9 @@ use tokenmill_quant::float::f16_to_f32;
 
 use super::encode::{SCALE, SUM, residual_lines};
 #[cfg(target_arch = "x86_64")]
-use super::tiles::{Tiles, TrellisTile};
+use super::tiles::{Tiles, Trellis, TrellisBlocks, TrellisTile};
 #[cfg(target_arch = "x86_64")]
-use super::trellis::{self, Blocks, VECTORS};
+use super::trellis::{self, VECTORS};
 use super::{Encoding, Line, LinearJob};
 use crate::isa::Isa;
 use crate::math::per_isa;
@@ -266,7 +266,7 @@ impl Panel {
     ) {
         let (blocks, tokens) = (self.cols / BLOCK_COLS, sums.len() / 2);
         let (scale, min) = self.codebook.scale_min();
-        let of = trellis::Of { codebook: self.codebook, bits: self.bits };
+        let of = Trellis { codebook: self.codebook, bits: self.bits };
         sums.fill(Line([0; 16]));
         let tile = |codes: *const u8, first, count, start: usize, sums: &mut [Line]| TrellisTile {
             codes,
@@ -288,7 +288,7 @@ impl Panel {
         for first in (0..blocks).step_by(CHUNK) {
             let count = CHUNK.min(blocks - first);
             let from = panel[first * block(self.bits)..].as_ptr();
-            let made = Blocks { from, count, to: codes.as_mut_ptr() };
+            let made = TrellisBlocks { from, count, to: codes.as_mut_ptr() };
             // SAFETY: the blocks are there, and codes have room for as many.
             unsafe { V::trellis_codes(of, &made) };
             for group in super::groups(0..tokens, V::BYTE_TILE.1) {

@@ -5,20 +5,19 @@ use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use crate::panel::trellis::{block, rest_bits};
 use tokenmill_quant::exl3::{Codebook, MCG, MUL1, THREE_INST, THREE_INST_PLUS};
 
-use super::Line;
-use super::tiles::Tiles;
+use super::tiles::{Tiles, TrellisBlocks};
 
 /// Calls a function that is compiled for a code book and for bits.
 macro_rules! of_trellis {
     ($of:expr, $name:ident($($arg:expr),*)) => {
         match $of {
-            $crate::linear::trellis::Of { codebook: Codebook::ThreeInst, bits } => {
+            $crate::linear::tiles::Trellis { codebook: Codebook::ThreeInst, bits } => {
                 of_trellis!(0, bits, $name($($arg),*))
             }
-            $crate::linear::trellis::Of { codebook: Codebook::Mcg, bits } => {
+            $crate::linear::tiles::Trellis { codebook: Codebook::Mcg, bits } => {
                 of_trellis!(1, bits, $name($($arg),*))
             }
-            $crate::linear::trellis::Of { codebook: Codebook::Mul1, bits } => {
+            $crate::linear::tiles::Trellis { codebook: Codebook::Mul1, bits } => {
                 of_trellis!(2, bits, $name($($arg),*))
             }
         }
@@ -38,33 +37,17 @@ macro_rules! of_trellis {
 }
 pub(super) use of_trellis;
 
-/// Which trellis.
-#[derive(Clone, Copy)]
-pub(super) struct Of {
-    pub codebook: Codebook,
-    /// 1 to 8.
-    pub bits: usize,
-}
-
 /// Vectors of codes of a block: that of symbol j of vector q is 4q + j.
 pub(super) const VECTORS: usize = 16;
 /// How far ahead of the blocks it reads the kernel prefetches, in bytes.
 const PREFETCH: usize = 4096;
-
-/// One call: some blocks of a panel.
-pub(super) struct Blocks {
-    pub from: *const u8,
-    pub count: usize,
-    /// Room for [`VECTORS`] lines a block: 16 bits a code, `[vector][row][half]`.
-    pub to: *mut Line,
-}
 
 /// The body of [`Tiles::trellis_codes`].
 ///
 /// # Safety
 /// The pointers cover the blocks and their codes.
 #[inline(always)]
-pub(super) unsafe fn codes<V: Tiles, const BOOK: u8, const BITS: usize>(blocks: &Blocks) {
+pub(super) unsafe fn codes<V: Tiles, const BOOK: u8, const BITS: usize>(blocks: &TrellisBlocks) {
     // SAFETY: the caller's.
     unsafe {
         for b in 0..blocks.count {
