@@ -11,6 +11,7 @@ use tokenmill_quant::FormatId;
 
 use crate::driver::{Args, Driver, Lane, Memory, Shape as Blocks};
 use crate::failure;
+use crate::few::{in_four_bits, to_four_bits};
 use crate::kernels::{Kernel, has_atoms, is_decoded};
 
 /// Pieces of a weight begin at multiples of this.
@@ -154,7 +155,7 @@ impl Shape {
             let (atoms, scales_of) = atoms_of(format, count, cols);
             let bytes = if is_atoms { atoms + scales_of } else { count * u64::from(stride) };
             let rows = shape.take(bytes);
-            let ordered = part.order.is_some() && format == part.format;
+            let ordered = part.order.is_some() && is_as_stored(part);
             let order = ordered.then(|| shape.take(u64::from(spec.cols) * 4));
             let [bias, scales] =
                 [bias, scales].map(|at| at.map(|at: u64| at + u64::from(first) * 4));
@@ -174,9 +175,18 @@ impl Shape {
     }
 }
 
-/// The format a part has in device memory: its own, if kernels decode that.
+/// The format a part has in device memory: its own, if kernels decode that; codes of few bits take four.
 fn format_here(part: &RowPart) -> FormatId {
-    if is_decoded(part.format) { part.format } else { FormatId::F32 }
+    match in_four_bits(part.format) {
+        Some(format) => format,
+        None if is_decoded(part.format) => part.format,
+        None => FormatId::F32,
+    }
+}
+
+/// Whether the columns of a part are in device memory as they are stored.
+fn is_as_stored(part: &RowPart) -> bool {
+    is_decoded(part.format)
 }
 
 /// The weights of a program in device memory.
@@ -299,7 +309,7 @@ impl Upload<'_> {
 
     fn part(&mut self, part: &RowPart, there: &PartShape) -> Result<(), DeviceError> {
         let cols = u64::from(self.spec.cols);
-        if there.format != part.format {
+        if !is_as_stored(part) {
             let (parts, bias, scales) = (vec![part.clone()], Vec::new(), Vec::new());
             let alone = WeightSpec { rows: there.count, parts, bias, scales, ..self.spec.clone() };
             return self.floats(there.rows, &stored::decode(&alone, self.source)?);
@@ -317,8 +327,11 @@ impl Upload<'_> {
         while first < there.count {
             let count = together.min(there.count - first);
             let mut piece = std::mem::take(self.piece);
-            piece.resize(count as usize * stride, 0);
+            piece.resize(count as usize * stored::row_bytes(part, cols)?, 0);
             stored::read_rows(part, cols, first.into(), self.source, &mut piece)?;
+            if there.format != part.format {
+                piece = to_four_bits(part.format, &piece);
+            }
             if there.is_atoms {
                 self.told(self.driver.write(Lane::Uploads, self.stage, &piece))?;
                 self.pack(there, (first, count))?;
@@ -376,7 +389,7 @@ mod tests {
         let parts = vec![
             part(FormatId::Q8_0, 5, order.clone()),
             part(FormatId::EXL3_4, 128, order),
-            part(FormatId::F16, 3, None),
+            part(FormatId::U3_64, 3, None),
         ];
         let bias = vec![part(FormatId::F32, 136, None)];
         let (name, role) = ("w".to_owned(), WeightUse::RowsAndMatmul);
@@ -386,7 +399,7 @@ mod tests {
             Shape::of(&spec, Uses { numbers: true, rows: true, atoms: false }).expect("a shape");
         let formats: Vec<_> = shape.parts.iter().map(|p| p.format).collect();
         // What no kernel decodes is f32 here, its columns where they belong.
-        assert_eq!(formats, [FormatId::Q8_0, FormatId::F32, FormatId::F16]);
+        assert_eq!(formats, [FormatId::Q8_0, FormatId::F32, FormatId::U4_64]);
         assert!(shape.parts[0].order.is_some() && shape.parts[1].order.is_none());
         assert_eq!(shape.parts.iter().map(|p| p.first).collect::<Vec<_>>(), [0, 5, 133]);
         let first = &shape.parts[0];

@@ -10,6 +10,7 @@ mod batch;
 pub mod driver;
 mod exec;
 mod failure;
+mod few;
 mod graphs;
 pub mod kernels;
 mod layout;
