@@ -10,10 +10,10 @@ mod shapes;
 mod types;
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
 use kinds::{KINDS, Kind};
 use serde_json::Value;
@@ -115,7 +115,7 @@ fn rows(
             let made = shapes::write(root, kind, weights == "4 bits", scratch);
             let cells = made.and_then(|()| cells(asked, scratch));
             let cells = match cells {
-                Ok((cells, _)) => cells.join(" | "),
+                Ok(cells) => cells.join(" | "),
                 Err(problem) => problem.lines().next().unwrap_or_default().to_owned(),
             };
             println!("| {} | {weights} | {cells} |", kind.golden);
@@ -124,15 +124,15 @@ fn rows(
     if !of_types.is_empty() {
         let columns = columns.join(" | ");
         println!(
-            "\n| stored type | file MB | resident over file | {columns} |\n|{}",
+            "\n| stored type | file MB | own bits over file | {columns} |\n|{}",
             "---|".repeat(3 + prompts.len() + 2)
         );
     }
     for format in of_types {
         let path = scratch.join(format!("{}.gguf", format.name()));
         let row = types::write(*format, scratch, &path).and_then(|bytes| {
-            let (cells, resident) = cells(asked, &path)?;
-            let over = resident as f64 / bytes as f64;
+            let over = weight_bytes(&asked.program, &path)? as f64 / bytes as f64;
+            let cells = cells(asked, &path)?;
             Ok(format!("{:.0} | {over:.2} | {}", bytes as f64 / 1e6, cells.join(" | ")))
         });
         let row =
@@ -143,19 +143,21 @@ fn rows(
     Ok(String::new())
 }
 
-/// The figures of a model, in the order of the columns, and the most memory of its own that it took, in bytes.
-fn cells(asked: &Asked, model: &Path) -> Result<(Vec<String>, u64), String> {
+/// The figures of a model, in the order of the columns.
+fn cells(asked: &Asked, model: &Path) -> Result<Vec<String>, String> {
     let deepest = asked.prompts.split(',').chain([asked.depth.as_str()]);
     let context = deepest.filter_map(|n| n.parse::<u32>().ok()).max().unwrap_or(0) + 64;
     let context = context.next_multiple_of(32).to_string();
     let bench = |more: &[&str]| {
-        let common = ["bench", "--json", "-r", "2", "--ctx", &context];
-        bench(&asked.program, model, &[&common[..], more].concat())
+        let common = ["--json", "-r", "2", "--ctx", &context];
+        let words: Vec<&OsStr> = common.iter().chain(more).map(OsStr::new).collect();
+        let args = [&[OsStr::new("bench"), model.as_os_str()][..], &words].concat();
+        printed(&asked.program, &args)
     };
     let mut found = HashMap::new();
     let first = bench(&["-p", &asked.prompts, "-n", "32"])?;
     let deep = bench(&["-p", "0", "-n", "32", "--depth", &asked.depth])?;
-    for line in first.0.lines().chain(deep.0.lines()) {
+    for line in first.lines().chain(deep.lines()) {
         let line: Value = serde_json::from_str(line).map_err(|e| format!("bench --json: {e}"))?;
         if let Some(test) = line["test"].as_str() {
             found.insert(test.to_owned(), line.clone());
@@ -165,7 +167,7 @@ fn cells(asked: &Asked, model: &Path) -> Result<(Vec<String>, u64), String> {
     let names = names.chain(["tg32".to_owned(), format!("tg32@{}", asked.depth)]);
     let cells =
         names.map(|name| found.get(&name).map_or("–".to_owned(), |line| cell(&name, line)));
-    Ok((cells.collect(), first.1))
+    Ok(cells.collect())
 }
 
 /// The part of the limit and the speed of a test.
@@ -185,40 +187,25 @@ fn cell(name: &str, line: &Value) -> String {
     cell
 }
 
-/// What `bench` prints, and the most memory of its own that it took while it ran.
-fn bench(program: &Path, model: &Path, args: &[&str]) -> Result<(String, u64), String> {
-    let told = |e: std::io::Error| format!("{}: {e}", program.display());
-    let mut command = Command::new(program);
-    command.arg(args[0]).arg(model).args(&args[1..]);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = command.spawn().map_err(told)?;
-    let status = format!("/proc/{}/status", child.id());
-    let watch = std::thread::spawn(move || {
-        let mut most = 0;
-        while let Some(bytes) = own_memory(&status) {
-            most = most.max(bytes);
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        most
-    });
-    let output = child.wait_with_output().map_err(told)?;
-    let most = watch.join().unwrap_or(0);
+/// What the program prints.
+fn printed(program: &Path, args: &[&OsStr]) -> Result<String, String> {
+    let output = Command::new(program).args(args).output();
+    let output = output.map_err(|e| format!("{}: {e}", program.display()))?;
     if !output.status.success() {
         let problem = String::from_utf8_lossy(&output.stderr).into_owned();
         let last = problem.lines().find(|line| line.contains("error")).or(problem.lines().last());
-        return Err(last.unwrap_or("bench failed").to_owned());
+        return Err(last.unwrap_or("it failed").to_owned());
     }
-    Ok((String::from_utf8_lossy(&output.stdout).into_owned(), most))
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Memory of a process that is not a file's; none once it has ended, or where nobody tells.
-fn own_memory(status: &str) -> Option<u64> {
-    let text = std::fs::read_to_string(status).ok()?;
-    let of = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        line.split_whitespace().next()?.parse::<u64>().ok()
-    };
-    Some((of("RssAnon:")? + of("RssShmem:").unwrap_or(0)) << 10)
+/// Bytes that the weights of a model take in their own bits.
+fn weight_bytes(program: &Path, model: &Path) -> Result<u64, String> {
+    let words = ["--memory-only", "--json", "--weights", "own", "--ctx", "64"].map(OsStr::new);
+    let args = [&[OsStr::new("plan"), model.as_os_str()][..], &words].concat();
+    let plan: Value =
+        serde_json::from_str(&printed(program, &args)?).map_err(|e| format!("plan --json: {e}"))?;
+    plan["memory"]["weight_bytes"].as_u64().ok_or_else(|| "plan told no weights".to_owned())
 }
 
 /// A pattern of pseudo-random words, from a seed.
