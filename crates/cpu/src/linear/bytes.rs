@@ -573,7 +573,7 @@ pub(super) unsafe fn unpack<V: Tiles, K: OfKind, const STEP: usize>(
     const TABLE: [u8; 16] = [16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4];
     // SAFETY: the block's planes are inside the panel.
     unsafe {
-        if const { K::KIND.is_coded() && !K::KIND.is_flat() } {
+        if const { K::KIND.is_coded() } {
             return coded::unpack::<V, K, STEP>(codes);
         }
         if const { K::KIND.sizes().low == 512 } {
