@@ -227,29 +227,30 @@ impl Panel {
     /// The sums of lines and of residual lines of each token, in plain Rust: the definition.
     fn definition(&self, panel: &[u8], encoded: &[Line], sums: &mut [Line]) {
         let blocks = self.cols / BLOCK_COLS;
-        let rows = encoded.chunks_exact(row_lines(self.cols));
-        for (row, sums) in rows.zip(sums.as_chunks_mut::<2>().0) {
+        sums.fill(Line::ZERO);
+        for (b, block) in panel.chunks_exact(block(self.bits)).enumerate() {
             for lane in 0..PANEL_ROWS {
-                let [mut first, mut second] = [0.0_f32; 2];
-                for (b, block) in panel.chunks_exact(block(self.bits)).enumerate() {
-                    let codes = codes(self.bits, self.codebook, block, lane);
-                    first = self.add_line(&codes, &row[b], first);
+                let codes = codes(self.bits, self.codebook, block, lane);
+                let rows = encoded.chunks_exact(row_lines(self.cols));
+                for (row, sums) in rows.zip(sums.as_chunks_mut::<2>().0) {
+                    let [first, second] = sums.each_mut().map(|Line(words)| &mut words[lane]);
+                    *first = self.add_line(&codes, &row[b], *first);
                     if row[blocks + b / 512].0[b / 32 % 16] >> (b % 32) & 1 == 1 {
-                        second = self.add_line(&codes, &row[residual_lines(blocks) + b], second);
+                        *second = self.add_line(&codes, &row[residual_lines(blocks) + b], *second);
                     }
                 }
-                (sums[0].0[lane], sums[1].0[lane]) = (first.to_bits(), second.to_bits());
             }
         }
     }
 
-    /// The steps of one block on one line.
-    fn add_line(&self, codes: &[i16; BLOCK_COLS], Line(words): &Line, acc: f32) -> f32 {
+    /// The steps of one block on one line; sums are bits of f32s.
+    fn add_line(&self, codes: &[i16; BLOCK_COLS], Line(words): &Line, acc: u32) -> u32 {
         let (scale, min) = self.codebook.scale_min();
         let a = words[..8].iter().flat_map(|w| w.to_le_bytes()).map(|a| i32::from(a as i8));
         let sum: i32 = codes.iter().zip(a).map(|(&q, a)| i32::from(q) * a).sum();
         let product = f32::from_bits(words[SCALE]) * sum as f32;
-        f32::from_bits(words[SUM]).mul_add(min, product.mul_add(scale, acc))
+        let acc = product.mul_add(scale, f32::from_bits(acc));
+        f32::from_bits(words[SUM]).mul_add(min, acc).to_bits()
     }
 
     /// The same on vectors: blocks become codes, which all tokens pass over.
@@ -267,7 +268,7 @@ impl Panel {
         let (blocks, tokens) = (self.cols / BLOCK_COLS, sums.len() / 2);
         let (scale, min) = self.codebook.scale_min();
         let of = Trellis { codebook: self.codebook, bits: self.bits };
-        sums.fill(Line([0; 16]));
+        sums.fill(Line::ZERO);
         let tile = |codes: *const u8, first, count, start: usize, sums: &mut [Line]| TrellisTile {
             codes,
             first,
