@@ -211,7 +211,7 @@ service() {
 image() {
   how=image
   root=$work/$suite-image
-  local begun ran output first; begun=$(now)
+  local begun ran output first set entry; begun=$(now)
   mkdir -p "$work/oci" "$root"
   tar -xf "$dist"/tokenmill-*-oci.tar -C "$work/oci"
   python3 - "$work/oci" "$work/layer" <<'PY'
@@ -221,9 +221,11 @@ blob = lambda d: oci / "blobs" / d["digest"].replace(":", "/")
 for path in (oci / "blobs/sha256").iterdir():
     assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name, path
 manifest = json.loads(blob(json.loads((oci / "index.json").read_text())["manifests"][0]).read_text())
-config = json.loads(blob(manifest["config"]).read_text())
-assert config["config"]["User"] == "65534:65534"
+config = json.loads(blob(manifest["config"]).read_text())["config"]
+assert config["User"] == "65534:65534"
 shutil.copy(blob(manifest["layers"][0]), out)
+for name in ["Env", "Entrypoint", "Cmd"]:
+    out.with_name(name).write_text("".join(f"{word}\n" for word in config[name]))
 PY
   tar -xzf "$work/layer" -C "$root"
   begun=$(since "$begun")
@@ -235,15 +237,39 @@ PY
   if [ -f "$model" ]; then cp "$model" "$root/model.gguf" && asked=/model.gguf; fi
   ran=$(now)
   cp -L /etc/resolv.conf "$root/etc/resolv.conf"
-  if output=$(env -i "${hub[@]}" PATH=/usr/bin:/usr/sbin:/bin:/sbin HOME=/models SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt \
-    chroot --userspec=65534:65534 "$root" /usr/bin/tokenmill run "$asked" "Why is the sky blue?" -n 20 2>"$work/err" </dev/null); then
+  mapfile -t set <"$work/Env"
+  mapfile -t entry <"$work/Entrypoint"
+  nobody=(env -i "${hub[@]}" "${set[@]}" "TOKENMILL_MODELS=$asked" TOKENMILL_PORT=18080 "$(command -v chroot)" --userspec=65534:65534 "$root" "${entry[@]}")
+  if output=$("${nobody[@]}" run "$asked" "Why is the sky blue?" -n 20 2>"$work/err" </dev/null); then
     first=$(first_token "$(since "$ran")")
     say "as nobody, in a root with nothing else: $(awk -v a="$begun" -v b="$first" 'BEGIN { printf "%.1f", a + b }') s from nothing to the first token$(fetched):" \
       "$(head -1 <<<"$output" | cut -c1-40)…"
+    serves || true
   else
     fail "no answer: $(tail -1 "$work/err")" || true
   fi
   gone
+}
+
+# serves: what the image does without being told anything: not before there is a key; then it answers who has it, and stops when it is told to.
+serves() {
+  local command server begun answer
+  mapfile -t command <"$work/Cmd"
+  ! timeout 30 "${nobody[@]}" "${command[@]}" >"$work/err" 2>&1 </dev/null || { fail "it serves other machines without a key"; return 1; }
+  grep -q 'key add' "$work/err" || { fail "without a key: $(tail -1 "$work/err")"; return 1; }
+  key=$("${nobody[@]}" key add ann 2>"$work/err") || { fail "$(tail -1 "$work/err")"; return 1; }
+  begun=$(now)
+  "${nobody[@]}" "${command[@]}" >"$work/err" 2>&1 </dev/null &
+  server=$!
+  for _ in $(seq 300); do ! curl -fs localhost:18080/readyz >/dev/null || break; sleep 0.1; done
+  begun=$(since "$begun")
+  if answer=$(ask) && [ "$(key=none ask 2>&1 | grep -c 401)" = 1 ]; then
+    say "as its configuration says: wants a key first; with one, ready after $begun s, it answers who has it: $(of "$answer" 'a["usage"]["completion_tokens"]') tokens"
+  else
+    fail "it does not serve: $(tail -1 "$work/err")" || true
+  fi
+  kill -TERM "$server"
+  wait "$server" || fail "stopped, it ends with $?" || true
 }
 
 # musl: the archive's program, where there is no glibc.

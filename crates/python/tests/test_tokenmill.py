@@ -121,7 +121,8 @@ def threads():
 
 
 def dropped():
-    answer = model.chat(seed=1, max_tokens=3000).stream("Go on for ever.")
+    # (By itself it would end after 105 tokens, on a busy machine before it is looked at.)
+    answer = model.chat(seed=1, min_tokens=3000, max_tokens=3000).stream("Go on for ever.")
     next(answer)
     assert model.stats()["running"] == 1, model.stats()
     before = model.stats()["dropped"]

@@ -27,7 +27,7 @@ pub fn all(packed: &Packed) -> Result<Vec<(String, Vec<u8>)>, String> {
         (format!("tokenmill-{version}-x86_64-linux.tar.gz"), archive(packed)?),
         (format!("tokenmill_cli-{version}-py3-none-{platform}.whl"), wheel(packed, &platform)?),
         (format!("tokenmill_{version}_amd64.deb"), deb(packed)?),
-        (format!("tokenmill-{version}-oci.tar"), image(packed)?),
+        (format!("tokenmill-{version}-oci.tar"), image(packed, certificates()?)?),
     ])
 }
 
@@ -154,10 +154,12 @@ fn deb(packed: &Packed) -> Result<Vec<u8>, String> {
     Ok(ar(&parts, time))
 }
 
+fn certificates() -> Result<Vec<u8>, String> {
+    std::fs::read(CERTIFICATES).map_err(|error| format!("{CERTIFICATES}: {error}"))
+}
+
 /// An image of one layer: the program, what it is linked with, certificates; it serves, as nobody.
-fn image(packed: &Packed) -> Result<Vec<u8>, String> {
-    let certificates =
-        std::fs::read(CERTIFICATES).map_err(|error| format!("{CERTIFICATES}: {error}"))?;
+fn image(packed: &Packed, certificates: Vec<u8>) -> Result<Vec<u8>, String> {
     let mut files = vec![
         Entry::new("usr/bin/tokenmill", packed.program.clone()).program(),
         Entry::new(&CERTIFICATES[1..], certificates),
@@ -207,7 +209,11 @@ fn image(packed: &Packed) -> Result<Vec<u8>, String> {
     });
     let manifest = manifest.to_string().into_bytes();
     let mut of_index = blob(&manifest, "manifest.v1+json");
-    of_index["annotations"] = json!({ "org.opencontainers.image.ref.name": packed.version });
+    // (Podman and containerd call it by the second; without, podman's name of it is the version.)
+    of_index["annotations"] = json!({
+        "org.opencontainers.image.ref.name": packed.version,
+        "io.containerd.image.name": format!("localhost/tokenmill:{}", packed.version),
+    });
     of_index["platform"] = json!({ "architecture": "amd64", "os": "linux" });
     let index = json!({ "schemaVersion": 2, "manifests": [of_index] });
     let named = |bytes: Vec<u8>| Entry::new(format!("blobs/sha256/{}", sha256(&bytes)), bytes);
@@ -224,6 +230,10 @@ fn image(packed: &Packed) -> Result<Vec<u8>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
+    use std::io::Read;
+
+    use serde_json::Value;
 
     #[test]
     fn digests_are_written_as_wheels_want_them() {
@@ -233,18 +243,96 @@ mod tests {
         }
     }
 
-    #[test]
-    fn packages_are_the_same_each_time() {
-        let packed = Packed {
+    fn packed() -> Packed {
+        Packed {
             version: "1.2.3".to_owned(),
             time: 1_700_000_000,
             program: b"program".to_vec(),
             glibc: Some((2, 28)),
-            libraries: Vec::new(),
+            libraries: vec![("/lib/x/libc.so.6".to_owned(), b"libc".to_vec())],
             share: vec![Entry::new("man/man1/tokenmill.1.gz", "page")],
             texts: [("LICENSE-MIT", b"MIT".to_vec())].into(),
+        }
+    }
+
+    /// What is in a tar file, by name: permissions and bytes. Everything is root's.
+    fn untar(tar: &[u8]) -> BTreeMap<String, (u32, Vec<u8>)> {
+        let text = |bytes: &[u8]| {
+            let text = bytes.split(|byte| *byte == 0).next().unwrap();
+            std::str::from_utf8(text).unwrap().to_owned()
         };
-        let made = |packed: &Packed| [archive(packed), wheel(packed, "linux"), deb(packed)];
+        let number = |bytes: &[u8]| u32::from_str_radix(&text(bytes), 8).unwrap();
+        let (mut found, mut rest) = (BTreeMap::new(), tar);
+        while rest.len() > 1024 {
+            let (header, after) = rest.split_at(512);
+            let [mode, user, group] = [100, 108, 116].map(|at| number(&header[at..at + 8]));
+            assert_eq!([user, group], [0, 0]);
+            let size = number(&header[124..136]) as usize;
+            found.insert(text(&header[..100]), (mode, after[..size].to_vec()));
+            rest = &after[size.next_multiple_of(512)..];
+        }
+        found
+    }
+
+    /// The image's configuration and the files of its layer, found as what runs images finds them.
+    fn opened(image: &[u8]) -> (Value, BTreeMap<String, (u32, Vec<u8>)>) {
+        let files = untar(image);
+        let blob = |of: &Value| {
+            let digest = of["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
+            let bytes = files[&format!("blobs/sha256/{digest}")].1.clone();
+            assert_eq!(
+                (sha256(&bytes), bytes.len()),
+                (digest.to_owned(), of["size"].as_u64().unwrap() as usize)
+            );
+            bytes
+        };
+        let json = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap();
+        let index = json(&files["index.json"].1);
+        let name = &index["manifests"][0]["annotations"]["io.containerd.image.name"];
+        assert_eq!(name, "localhost/tokenmill:1.2.3");
+        let manifest = json(&blob(&index["manifests"][0]));
+        let mut layer = Vec::new();
+        let packed = blob(&manifest["layers"][0]);
+        flate2::read::GzDecoder::new(&packed[..]).read_to_end(&mut layer).unwrap();
+        (json(&blob(&manifest["config"])), untar(&layer))
+    }
+
+    #[test]
+    fn the_image_runs_as_nobody_who_writes_to_models_alone() {
+        let image = image(&packed(), b"certificates".to_vec()).unwrap();
+        let (config, files) = opened(&image);
+        assert_eq!(config["config"]["User"], "65534:65534");
+        let set = config["config"]["Env"].as_array().unwrap();
+        assert!(set.contains(&json!("HOME=/models")), "{set:?}");
+        assert!(config["config"]["Volumes"].get("/models").is_some());
+        let writable: Vec<&str> = files
+            .iter()
+            .filter(|(_, (mode, _))| mode & 0o002 != 0)
+            .map(|(name, _)| name.as_str())
+            .collect();
+        assert_eq!(writable, ["models/"]);
+        for (name, (mode, _)) in &files {
+            let needed = if name.ends_with('/') { 0o005 } else { 0o004 };
+            assert_eq!(mode & needed, needed, "{name}: {mode:o}");
+        }
+        for name in ["usr/bin/tokenmill", "lib/x/libc.so.6"] {
+            assert_eq!(files[name].0, 0o755, "{name}");
+        }
+        let passwd = String::from_utf8(files["etc/passwd"].1.clone()).unwrap();
+        assert!(passwd.starts_with("nobody:x:65534:65534:") && passwd.contains(":/models:"));
+    }
+
+    #[test]
+    fn packages_are_the_same_each_time() {
+        let packed = packed();
+        let made = |packed: &Packed| {
+            [
+                archive(packed),
+                wheel(packed, "linux"),
+                deb(packed),
+                image(packed, b"certificates".to_vec()),
+            ]
+        };
         let first = made(&packed);
         assert_eq!(first, made(&packed));
         let deb = first[2].as_ref().unwrap();
