@@ -7,8 +7,6 @@
 
 #![allow(clippy::needless_range_loop)] // tiles are indexed by token
 
-use std::ops::Range;
-
 use crate::panel::trellis::{Band, PANELS, block, codes, column};
 use crate::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 use tokenmill_quant::exl3::{Codebook, WIDTH, hadamard};
@@ -293,10 +291,9 @@ impl Panel {
             // SAFETY: the blocks are there, and codes have room for as many.
             unsafe { V::trellis_codes(of, &made) };
             for group in super::groups(0..tokens, V::BYTE_TILE.1) {
-                let Range { start, end } = group;
-                let tile = tile(codes.as_ptr().cast(), first, count, start, sums);
+                let tile = tile(codes.as_ptr().cast(), first, count, group.start, sums);
                 // SAFETY: the lengths were asserted.
-                unsafe { V::trellis_tile(end - start, &tile) };
+                unsafe { V::trellis_tile(group.len(), &tile) };
             }
         }
     }
