@@ -1,6 +1,7 @@
 //! Codes of two and three bits as codes of four: tensor cores have atoms of these, and memory of GPUs fits them.
 
 use tokenmill_quant::FormatId;
+use tokenmill_quant::fields::Fields;
 
 /// Bytes before the codes of a block: a scale and a minimum.
 const FLOATS: usize = 8;
@@ -18,18 +19,17 @@ pub(crate) fn in_four_bits(format: FormatId) -> Option<FormatId> {
 /// Whole blocks of `format` as blocks of its [`in_four_bits`].
 pub(crate) fn to_four_bits(format: FormatId, rows: &[u8]) -> Vec<u8> {
     let info = format.info();
-    let (columns, has_third) =
-        (info.block_weights, info.block_bytes > FLOATS + info.block_weights / 4);
-    let mut out = Vec::with_capacity(rows.len() / info.block_bytes * (FLOATS + columns / 2));
+    let bytes = FLOATS + info.block_weights / 2;
+    let mut out = Vec::with_capacity(rows.len() / info.block_bytes * bytes);
+    let mut fields = Fields::ZERO;
     for block in rows.chunks_exact(info.block_bytes) {
-        let (floats, codes) = block.split_at(FLOATS);
-        let (low, third) = codes.split_at(columns / 4);
-        let code = |c: usize| {
-            let high = if has_third { third[c / 8] >> (c % 8) & 1 } else { 0 };
-            low[c / 4] >> (2 * (c % 4)) & 3 | high << 2
-        };
-        out.extend_from_slice(floats);
-        out.extend((0..columns).step_by(2).map(|c| code(c) | code(c + 1) << 4));
+        fields.read(format, block);
+        let codes = fields.codes[..info.block_weights / 32].as_flattened();
+        out.extend_from_slice(&block[..FLOATS]);
+        out.extend(codes.iter().flat_map(|word| {
+            let [a, b, c, d] = word.to_le_bytes();
+            [a | b << 4, c | d << 4]
+        }));
     }
     out
 }
