@@ -101,36 +101,30 @@ pub enum Encoding {
 /// what inputs in bytes add (`docs/decisions/0005`). Q4_1 is not among these types.
 const fn is_coarse(layout: PanelLayout) -> bool {
     use PanelLayout::*;
-    matches!(
-        layout,
-        Zero4
-            | Table4
-            | HalfTable
-            | Nvfp4
-            | FloatTable16
-            | Flat2
-            | Flat2x64
-            | Flat2x128
-            | Flat3
-            | Flat3x64
-            | Flat3x128
-            | Flat4
-            | Flat4x64
-            | Flat4x128
-            | Super2
-            | Super3
-            | Super4
-            | Ternary
-            | Iq2Xxs
-            | Iq2Xs
-            | Iq2S
-            | Iq3Xxs
-            | Iq3S
-            | Iq1S
-            | Iq1M
-            | SuperTable
-            | SuperTable16
-    )
+    match layout.group() {
+        Some(group) if layout.is_flat() => group.low_bytes <= 256,
+        _ => matches!(
+            layout,
+            Zero4
+                | Table4
+                | HalfTable
+                | Nvfp4
+                | FloatTable16
+                | Super2
+                | Super3
+                | Super4
+                | Ternary
+                | Iq2Xxs
+                | Iq2Xs
+                | Iq2S
+                | Iq3Xxs
+                | Iq3S
+                | Iq1S
+                | Iq1M
+                | SuperTable
+                | SuperTable16
+        ),
+    }
 }
 
 impl Encoding {
