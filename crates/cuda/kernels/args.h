@@ -24,6 +24,24 @@ struct Step {
   uint32_t history;    // tokens that penalties look at
   uint32_t bias;       // pairs: token, what is added to its logit
   uint32_t masks;      // bits of tokens that may come
+  uint32_t items;      // what attend_few is to do: so many,
+  uint32_t item;       // and each [items] of Item
+  uint32_t joins;      // [spans] of Join
+};
+
+// Sequences with at most so many tokens in a step are attend_few's.
+enum { FEW_TOKENS = 4 };
+// Keys that are summed up alone; sums of several such splits are joined in their order.
+enum { SPLIT_KEYS = 512 };
+
+// Splits of a sequence's keys. Their sums go to places from `slot` on, one a split; without one (0xffffffff) they are joined at once.
+struct Item {
+  uint32_t span, first, end, slot;
+};
+
+// Where sums of a sequence's splits are that are to be joined, and how many; 0: they are joined already.
+struct Join {
+  uint32_t slot, splits;
 };
 
 enum { NOTHING, SAMPLE, SCORE };

@@ -1,5 +1,6 @@
 // Head norms, rotation, storing of keys and values, attention over caches and over keys of the step.
 #include "cache.cuh"
+#include "seen.cuh"
 
 enum { NO_NORM, RMS, LAYER };
 
@@ -99,23 +100,6 @@ KERNEL(store_latent) {
 
 static constexpr unsigned WARPS = 4, COLUMNS = 16;  // v_dim at most 32 · COLUMNS
 static constexpr unsigned AHEAD = 4;  // values that are asked for together
-
-struct Range {
-  unsigned first, end;
-};
-
-enum { CAUSAL, WINDOW, CHUNK, EVERY, AROUND };
-
-// The keys that the query at `place` of `total` keys sees.
-DEV Range seen(unsigned mask, unsigned n, unsigned place, unsigned total) {
-  switch (mask) {
-    case WINDOW: return {place + 1 > n ? place + 1 - n : 0, place + 1};
-    case CHUNK: return {place / n * n, place + 1};
-    case EVERY: return {0, total};
-    case AROUND: return {place > n ? place - n : 0, (total - place > n ? place + n + 1 : total)};
-    default: return {0, place + 1};
-  }
-}
 
 struct alignas(16) EightHalves {
   uint16_t v[8];

@@ -10,7 +10,7 @@ namespace host {
 
 // The running thread's place, and its block's.
 struct Place {
-  unsigned thread, threads, x, y, z, blocks_y;
+  unsigned thread, threads, x, y, z, blocks_x, blocks_y;
 };
 extern thread_local const Place* now __attribute__((tls_model("initial-exec")));
 // Memory that all threads of a block get in the same order; what the launch asked for comes first.
@@ -28,7 +28,7 @@ void join_sums(float* numbers, unsigned count);
 }  // namespace host
 
 #define DEV static inline
-#define UNROLL _Pragma("GCC unroll 16")
+#define UNROLL
 #define DEV_IN inline
 #define TABLE static const
 #define KERNEL(name) extern "C" __attribute__((visibility("default"))) void name(const Args& a)
@@ -41,6 +41,7 @@ DEV unsigned threads() { return host::now->threads; }
 DEV unsigned block_x() { return host::now->x; }
 DEV unsigned block_y() { return host::now->y; }
 DEV unsigned block_z() { return host::now->z; }
+DEV unsigned blocks_x() { return host::now->blocks_x; }
 DEV unsigned blocks_y() { return host::now->blocks_y; }
 
 DEV void sync_block() { host::sync_block(); }
@@ -130,6 +131,16 @@ DEV uint32_t mul_pairs(uint32_t a, uint32_t b) {
   return pair_of(half_of_pair(a, 0) * half_of_pair(b, 0), half_of_pair(a, 1) * half_of_pair(b, 1));
 }
 DEV uint32_t and_or(uint32_t x, uint32_t mask, uint32_t bits) { return (x & mask) | bits; }
+
+DEV uint32_t low_halves(uint32_t a, uint32_t b) { return (a & 0xffffu) | b << 16; }
+DEV uint32_t high_halves(uint32_t a, uint32_t b) { return a >> 16 | (b & 0xffff0000u); }
+template <int I> DEV uint32_t bytes_apart(uint32_t x) { return (x >> (16 * I) & 0xffu) | (x >> (16 * I) & 0xff00u) << 8; }
+DEV uint32_t transposed(uint32_t x) {
+  const uint32_t* words = host::exchange(x);
+  unsigned g = thread() % 32 / 4, first = thread() % 4 * 2 * 4 + g / 2;
+  return g % 2 ? high_halves(words[first], words[first + 4]) : low_halves(words[first], words[first + 4]);
+}
+DEV float exp2_of(float x) { return exp2f(x); }
 
 DEV uint32_t sum_of(const uint32_t* words) {
   float sums[32];

@@ -101,6 +101,24 @@ DEV uint32_t and_or(uint32_t x, uint32_t mask, uint32_t bits) {
   return d;
 }
 
+// Half-words of two words: the low ones, or the high ones, those of a first.
+DEV uint32_t low_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x5410); }
+DEV uint32_t high_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x7632); }
+// Bytes 2·i and 2·i + 1 of a word, each in a half-word.
+template <int I> DEV uint32_t bytes_apart(uint32_t x) { return __byte_perm(x, 0, I ? 0x4342 : 0x4140); }
+// Of a matrix of 8 × 8 half-words that a warp holds, lane 4g + t columns 2t and 2t + 1 of row g, the transposed one, held so.
+DEV uint32_t transposed(uint32_t x) {
+  uint32_t d;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(d) : "r"(x));
+  return d;
+}
+// 2^x, nearly; of 0 it is 1, of -infinity 0.
+DEV float exp2_of(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 DEV void follow_the_last() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -113,6 +131,7 @@ DEV unsigned threads() { return blockDim.x; }
 DEV unsigned block_x() { return blockIdx.x; }
 DEV unsigned block_y() { return blockIdx.y; }
 DEV unsigned block_z() { return blockIdx.z; }
+DEV unsigned blocks_x() { return gridDim.x; }
 DEV unsigned blocks_y() { return gridDim.y; }
 
 DEV void sync_block() { __syncthreads(); }

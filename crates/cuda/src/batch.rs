@@ -4,7 +4,11 @@ use tokenmill_ir::sampling::uniform;
 use tokenmill_ir::{Batch, OutputKind, SamplingParams, TokenId, TokenSource};
 
 /// Words of its head, and where in it the starts of arrays stand.
-const HEAD: usize = 16;
+const HEAD: usize = 20;
+/// Tokens of a sequence in a step whose splits of keys are attended to side by side, at most, and
+/// keys of a split (kernels/args.h).
+pub(crate) const FEW_TOKENS: u32 = 4;
+const SPLIT_KEYS: u32 = 512;
 
 /// Copies that may run together: how many from which on, and their group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,8 +18,14 @@ pub(crate) struct CopyRun {
     pub count: u32,
 }
 
-/// Writes a step to `words`. `sampled` are the tokens of the step before.
-pub(crate) fn fill(batch: &Batch, sampled: &[TokenId], words: &mut Vec<u32>) {
+/// Splits of so many keys.
+pub(crate) fn splits(keys: u32) -> u32 {
+    keys.div_ceil(SPLIT_KEYS)
+}
+
+/// Writes a step to `words`. `sampled` are the tokens of the step before; `slots`: how many splits
+/// of keys have a place for their sums.
+pub(crate) fn fill(batch: &Batch, sampled: &[TokenId], slots: u32, words: &mut Vec<u32>) {
     words.clear();
     words.resize(HEAD, 0);
     let counts = [batch.tokens.len(), batch.outputs.len(), batch.spans.len()];
@@ -43,6 +53,29 @@ pub(crate) fn fill(batch: &Batch, sampled: &[TokenId], words: &mut Vec<u32>) {
     array(words, 12, batch.history.iter().copied());
     array(words, 13, batch.bias.iter().flat_map(|(token, add)| [*token, add.to_bits()]));
     array(words, 14, batch.masks.iter().copied());
+    attended(batch, slots, words);
+}
+
+/// Sequences with few tokens as items of attention by tensor cores: those whose splits have places
+/// split by split, others whole; and where those of each sequence are.
+fn attended(batch: &Batch, slots: u32, words: &mut Vec<u32>) {
+    words[17] = words.len() as u32;
+    let mut taken = 0;
+    for span in &batch.spans {
+        let wanted = splits(span.context + span.len);
+        let apart = span.len <= FEW_TOKENS && wanted > 1 && taken + wanted <= slots;
+        words.extend(if apart { [taken, wanted] } else { [0, 0] });
+        taken += if apart { wanted } else { 0 };
+    }
+    words[16] = words.len() as u32;
+    for (i, span) in batch.spans.iter().enumerate().filter(|(_, s)| s.len <= FEW_TOKENS) {
+        let [slot, apart] = [0, 1].map(|k| words[words[17] as usize + 2 * i + k]);
+        match apart {
+            0 => words.extend([i as u32, 0, splits(span.context + span.len), u32::MAX]),
+            _ => words.extend((0..apart).flat_map(|n| [i as u32, n, n + 1, slot + n])),
+        }
+    }
+    words[15] = (words.len() as u32 - words[16]) / 4;
 }
 
 /// Whether an output's token is chosen by the host, from a row that is brought there: by samplers
@@ -84,11 +117,12 @@ fn array(words: &mut Vec<u32>, entry: usize, numbers: impl Iterator<Item = u32>)
 
 /// Words that a step within limits takes: tables and histories as long as they are likely to be,
 /// a mask of all tokens for each output.
-pub(crate) fn usual_words(batch: &Batch, vocab: u32) -> usize {
-    let spans = batch.spans.capacity() * 7 + batch.copies.capacity() * 2;
+pub(crate) fn usual_words(batch: &Batch, slots: u32, vocab: u32) -> usize {
+    // (Of a sequence: itself, where its splits are, and its item; the latter of each split, too.)
+    let spans = batch.spans.capacity() * (7 + 2 + 4) + batch.copies.capacity() * 2;
     let output = 1 + WANT + vocab.div_ceil(32) as usize;
     let rows = batch.tokens.capacity() * 4 + batch.outputs.capacity() * output;
-    HEAD + rows + spans + batch.tables.capacity() + batch.history.capacity()
+    HEAD + rows + spans + slots as usize * 4 + batch.tables.capacity() + batch.history.capacity()
 }
 
 /// A step's copies in runs, in their order: within a run nothing is written that another copy of
@@ -129,7 +163,7 @@ mod tests {
             ..Batch::default()
         };
         let mut words = vec![1; 99];
-        fill(&batch, &[50, 60], &mut words);
+        fill(&batch, &[50, 60], 0, &mut words);
         assert_eq!(words[..3], [3, 1, 2]);
         let at = |entry: usize, len: usize| &words[words[entry] as usize..][..len];
         assert_eq!(at(3, 3), [7, 60, 9]);
@@ -143,7 +177,25 @@ mod tests {
         assert_eq!((words[10], at(11, WANT)), (words[11], &[0; WANT][..]));
         let end = words[11] as usize + WANT;
         assert_eq!(words[12..15].iter().map(|w| *w as usize).collect::<Vec<_>>(), [end; 3]);
-        assert_eq!(words.len(), end);
+        // Both sequences are few tokens of one split.
+        assert_eq!((words[17], words[16], words[15]), (end as u32, end as u32 + 4, 2));
+        assert_eq!(words[end..], [0, 0, 0, 0, 0, 0, 1, u32::MAX, 1, 0, 1, u32::MAX]);
+    }
+
+    #[test]
+    fn splits_have_places_while_there_are_some() {
+        let span = |len, context| Span { first: 0, len, context, tables: [0; 4] };
+        let spans = vec![span(1, 1535), span(5, 4000), span(4, 510), span(1, 2048), span(2, 20)];
+        let mut words = Vec::new();
+        fill(&Batch { spans, ..Batch::default() }, &[], 6, &mut words);
+        let joins = &words[words[17] as usize..words[16] as usize];
+        assert_eq!(joins, [0, 3, 0, 0, 3, 2, 0, 0, 0, 0]);
+        let items = words[words[16] as usize..].as_chunks::<4>().0;
+        let none = u32::MAX;
+        let own = [[0, 0, 1, 0], [0, 1, 2, 1], [0, 2, 3, 2], [2, 0, 1, 3], [2, 1, 2, 4]];
+        assert_eq!(items[..5], own);
+        assert_eq!(items[5..], [[3, 0, 5, none], [4, 0, 1, none]]);
+        assert_eq!(words[15], 7);
     }
 
     #[test]

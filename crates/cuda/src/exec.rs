@@ -20,7 +20,7 @@ use crate::plan::{CacheLayout, Const, Extent, MOST_TILES, Plan, Ptr, Served, Siz
 use crate::space::Space;
 
 /// Version of what blocks hold.
-const NUMERICS_VERSION: u32 = 2;
+const NUMERICS_VERSION: u32 = 3;
 
 /// A launch with its addresses.
 struct Bound {
@@ -87,7 +87,7 @@ impl CudaExecutable {
         limits: &Limits,
         block_tokens: u32,
     ) -> Result<Self, DeviceError> {
-        let plan = Plan::new(program, &held.shapes, limits, block_tokens)?;
+        let plan = Plan::new(program, &held.shapes, limits, held.mode, block_tokens)?;
         let others = plan.launches.iter().flat_map(|l| l.few.iter().chain(&l.many));
         let all = plan.launches.iter().map(|l| l.kernel).chain(others.map(|(kernel, _)| *kernel));
         for kernel in all.chain([Kernel::CopyBlocks]) {
@@ -229,7 +229,7 @@ impl CudaExecutable {
     /// Copies blocks, then launches everything.
     fn launch(&mut self) -> Result<(), DeviceError> {
         self.settle()?;
-        fill(&self.batch, &self.sampled, &mut self.words);
+        fill(&self.batch, &self.sampled, self.plan.slots, &mut self.words);
         self.bytes.clear();
         self.bytes.extend(self.words.iter().flat_map(|w| w.to_le_bytes()));
         if self.bytes.len() as u64 > self.step.bytes() {
@@ -424,7 +424,7 @@ fn const_places(plan: &Plan) -> (Vec<u64>, u64) {
 
 /// Words of a step's arrays, as long as they are likely to be.
 fn step_words(plan: &Plan, batch: &Batch) -> u64 {
-    usual_words(batch, plan.logits.map_or(0, |of| of.cols)) as u64
+    usual_words(batch, plan.slots, plan.logits.map_or(0, |of| of.cols)) as u64
 }
 
 /// Memory that a plan takes beside weights and the bytes of blocks, in whole pages.

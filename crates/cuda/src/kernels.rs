@@ -45,6 +45,13 @@ pub enum Kernel {
     StoreLatent,
     /// Attention over a cache of that format, or over keys of the step.
     Attend(Option<KvFormat>),
+    /// The same by tensor cores, for heads of so many columns: of sequences with few tokens, up to
+    /// so many rows a block.
+    AttendFew(KvFormat, u32, u32),
+    /// Of sequences with more.
+    AttendMany(KvFormat, u32),
+    /// Sums of splits of keys that were made side by side.
+    AttendJoin,
     /// Attention over a latent cache of that format.
     AttendLatent(KvFormat),
     /// Causal convolution.
@@ -83,6 +90,7 @@ impl Kernel {
             Self::RotateStore | Self::StoreLatent | Self::Attend(_) | Self::AttendLatent(_) => {
                 "attend"
             }
+            Self::AttendFew(..) | Self::AttendMany(..) | Self::AttendJoin => "attend_tiles",
             Self::Conv | Self::ConvTail | Self::DeltaRule | Self::Scan => "recurrent",
             Self::Route | Self::SortPairs | Self::Combine => "experts",
             Self::SampleAdjust | Self::SampleWeigh | Self::SampleChoose => "sample",
@@ -101,6 +109,13 @@ impl Kernel {
             Self::Narrow(format, true) => return format!("narrow_16_{format:?}").into(),
             Self::Wide(format) => return format!("wide_{format:?}").into(),
             Self::Gated(format) => return format!("gated_8_{format:?}").into(),
+            Self::AttendFew(format, dim, rows) => {
+                return format!("attend_few_{rows}_{}_{dim}", tiles_of(format)).into();
+            }
+            Self::AttendMany(format, dim) => {
+                return format!("attend_many_{}_{dim}", tiles_of(format)).into();
+            }
+            Self::AttendJoin => "attend_join",
             Self::Norm => "norm_rows",
             Self::Gate => "gate",
             Self::Map => "map",
@@ -132,6 +147,22 @@ impl Kernel {
         };
         name.into()
     }
+}
+
+/// How kernels by tensor cores call a format of caches.
+fn tiles_of(format: KvFormat) -> &'static str {
+    if format == KvFormat::Int8 { "int8" } else { "bf16" }
+}
+
+/// Rows of a block of attention by tensor cores over a long run of tokens, where there is such a
+/// kernel for heads of so many columns (attend_tiles.cu).
+pub(crate) fn attend_rows(format: KvFormat, dim: u32) -> Option<u32> {
+    let rows = match dim {
+        64 | 128 => 48,
+        256 => 24,
+        _ => return None,
+    };
+    matches!(format, KvFormat::Bf16 | KvFormat::Int8).then_some(rows)
 }
 
 /// Formats that kernels have the tables of, and with them products.

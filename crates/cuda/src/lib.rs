@@ -100,7 +100,7 @@ impl CudaDevice {
     ) -> Result<String, DeviceError> {
         checked(program)?;
         let shapes = layout::shapes(program, mode)?;
-        Ok(plan::Plan::new(program, &shapes, limits, self.caps.block_tokens)?.dump())
+        Ok(plan::Plan::new(program, &shapes, limits, mode, self.caps.block_tokens)?.dump())
     }
 }
 
@@ -142,7 +142,7 @@ impl Device for CudaDevice {
     ) -> Result<Footprint, DeviceError> {
         checked(program)?;
         let shapes = layout::shapes(program, mode)?;
-        let plan = plan::Plan::new(program, &shapes, limits, self.caps.block_tokens)?;
+        let plan = plan::Plan::new(program, &shapes, limits, mode, self.caps.block_tokens)?;
         let groups = 0..program.groups().len() as u32;
         let of_group = |g: u32| {
             plan.caches.iter().filter(|c| c.group == g).map(|c| c.block_bytes).sum::<u64>()

@@ -12,11 +12,12 @@ use std::fmt::Write as _;
 
 use tokenmill_backend::DeviceError;
 use tokenmill_ir::{
-    BufferId, CacheId, CacheKind, CacheSpec, GroupKind, KvFormat, Limits, Op, Operand, Program,
-    Rows as RowKind, View, WeightId, op,
+    BufferId, CacheId, CacheKind, CacheSpec, GroupKind, KvFormat, Limits, Mode, Op, Operand,
+    Program, Rows as RowKind, View, WeightId, op,
 };
 use tokenmill_quant::FormatId;
 
+use crate::batch::splits;
 use crate::failure::unsupported;
 use crate::kernels::{Kernel, wide_rows};
 use crate::layout::Shape;
@@ -33,6 +34,8 @@ const NARROW: u32 = 256;
 /// Strips of a block for many rows of x, which are more than so many times two tiles.
 const WIDE: u32 = 8;
 pub(crate) const MOST_TILES: u32 = 2;
+/// Splits of keys that have a place for their sums, at most: enough blocks for any GPU.
+const MOST_SLOTS: u32 = 256;
 
 /// An argument that is an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -247,15 +250,18 @@ pub(crate) struct Plan {
     pub hidden: Option<Served>,
     /// What is chosen of outputs, as kernels/args.h has it.
     pub chosen: Option<Served>,
+    /// Splits of keys that have a place for their sums.
+    pub slots: u32,
     places: Vec<Place>,
 }
 
 impl Plan {
-    /// The launches of a program.
+    /// The launches of a program, with weights for that mode.
     pub fn new(
         program: &Program,
         shapes: &[Shape],
         limits: &Limits,
+        mode: Mode,
         block_tokens: u32,
     ) -> Result<Self, DeviceError> {
         let caches = program.caches.iter().map(|c| CacheLayout::of(c, block_tokens));
@@ -270,10 +276,14 @@ impl Plan {
         let (launches, consts) = (Vec::new(), Vec::new());
         let (top, served) = (limits.top_logprobs, ServedViews::default());
         let (now, joined, when) = (0, None, When::Always);
+        let splits = limits.sequences.saturating_mul(splits(limits.context));
+        let slots = if splits > limits.sequences { splits.min(MOST_SLOTS) } else { 0 };
         let mut draft = Draft {
             program,
             shapes,
             block_tokens,
+            mode,
+            slots,
             top,
             now,
             joined,
@@ -400,6 +410,9 @@ struct Draft<'a> {
     program: &'a Program,
     shapes: &'a [Shape],
     block_tokens: u32,
+    mode: Mode,
+    /// Splits of keys that have a place for their sums.
+    slots: u32,
     /// Alternatives with log-probabilities at most.
     top: u32,
     /// Which op is being planned.
@@ -651,9 +664,20 @@ impl Draft<'_> {
                 self.consts.len() - 1
             })
             .collect();
-        let Draft { launches, consts, caches, places, .. } = self;
+        let Draft { launches, consts, caches, places, slots, .. } = self;
         let buffer_bytes = arena.end;
-        Ok(Plan { launches, consts, groups, caches, buffer_bytes, logits, hidden, chosen, places })
+        Ok(Plan {
+            launches,
+            consts,
+            groups,
+            caches,
+            buffer_bytes,
+            logits,
+            hidden,
+            chosen,
+            slots,
+            places,
+        })
     }
 }
 

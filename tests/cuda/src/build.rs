@@ -8,12 +8,13 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// Everything that goes into the library.
-const FILES: [&str; 11] = [
+const FILES: [&str; 12] = [
     "product",
     "pack",
     "narrow",
     "wide",
     "attend",
+    "attend_tiles",
     "dense",
     "recurrent",
     "experts",

@@ -2,6 +2,7 @@
 //! memory of this process.
 #![allow(unsafe_code)]
 
+pub mod attention;
 mod build;
 pub mod checks;
 mod emulated;

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_cuda::{BLOCK_TOKENS, CudaDevice};
-use tokenmill_cuda_tests::{Emulated, Fault, Kernels, checks, device, products, sampled};
+use tokenmill_cuda_tests::{
+    Emulated, Fault, Kernels, attention, checks, device, products, sampled,
+};
 use tokenmill_device_tests::conformance::{cases, difference, endure, outputs};
 use tokenmill_ir::{Mode, StepOutput};
 
@@ -65,6 +67,57 @@ fn mistakes_in_atoms_are_seen() {
 }
 
 #[test]
+fn tensor_cores_attend_to_what_is_stored() {
+    let Some(device) = device(32) else { return };
+    let count = attention::check(&device, "").unwrap();
+    assert_eq!(count, 18);
+}
+
+/// Tokens one by one, in short and long runs, splits side by side and one after another: the same bits.
+#[test]
+fn runs_of_tokens_change_no_bit_of_attention() {
+    let Some(device) = device(32) else { return };
+    assert_eq!(attention::runs(&device).unwrap(), 4);
+    attention::crowd(&device).unwrap();
+}
+
+/// Mistakes in attention by tensor cores, each in one place, and the cases that must see it.
+const IN_TILES: [(&str, &str, &str); 10] = [
+    ("9 heads on 3 over Bf16", "p.w[j / 2], p.w[j / 2 + 1]);", "p.w[j / 2 + 1], p.w[j / 2]);"),
+    (
+        "9 heads on 3 over Bf16",
+        "score[m][n], one.w[2], two.w[2]",
+        "score[m][n], two.w[2], one.w[2]",
+    ),
+    ("9 heads on 3 over Bf16", "key >= range.end) s", "key > range.end) s"),
+    ("9 heads on 3 over Int8", "is_first ? 0.f : y, by, sums", "is_first ? 0.f : y, own_by, sums"),
+    ("9 heads on 3 over Int8", "own[1], own_by);", "own[1], by);"),
+    ("window of 20, heads", "key < range.first ||", "key + 1 < range.first ||"),
+    ("sinks", "add_rn(mul_rn(total, by), share_of(own, greatest))", "mul_rn(total, by)"),
+    ("softcap, 8 heads on 1 over Bf16", "? own : next,", "? own : own,"),
+    (
+        "9 heads on 3 over Int8",
+        "one = mul_rn(one, scales.value[i]),",
+        "one = mul_rn(one, scales.value[0]),",
+    ),
+    ("9 heads on 3 over Int8", "0x00800080u, 0x43004300u", "0x00000080u, 0x43004300u"),
+];
+
+#[test]
+fn mistakes_in_tiles_are_seen() {
+    let mut unseen = Vec::new();
+    for (name, from, to) in IN_TILES {
+        let fault = Fault { file: "attend_tiles.cu", from, to };
+        let Some(kernels) = Kernels::with(fault) else { return };
+        let device = CudaDevice::new(Arc::new(Emulated::new(kernels)), 32);
+        if attention::check(&device, name).is_ok() {
+            unseen.push(fault);
+        }
+    }
+    assert!(unseen.is_empty(), "{unseen:?}");
+}
+
+#[test]
 fn bad_batches_are_refused_and_hurt_nobody() {
     let Some(device) = device(32) else { return };
     let wanted =
@@ -84,14 +137,14 @@ const FAULTS: [(&str, Fault); 9] = [
     (
         "window of 20 over F32",
         Fault {
-            file: "attend.cu",
+            file: "seen.cuh",
             from: "place + 1 > n ? place + 1 - n : 0",
             to: "place + 1 > n ? place + 2 - n : 0",
         },
     ),
     (
         "plain over F32",
-        Fault { file: "attend.cu", from: "{0, place + 1}", to: "{0, place + (place == 0)}" },
+        Fault { file: "seen.cuh", from: "{0, place + 1}", to: "{0, place + (place == 0)}" },
     ),
     (
         "9 heads on 3 over F32",

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use tokenmill_cuda_tests::{device, products};
+use tokenmill_cuda_tests::{attention, device, products};
 use tokenmill_golden_tests::{Golden, Variant};
 use tokenmill_ir::{GroupKind, KvFormat, Limits, Mode};
 use tokenmill_models::{lower, spec_of};
@@ -25,6 +25,22 @@ fn products_are_as_recorded() {
         }
     }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("plans/products.txt");
+    if std::env::var_os("UPDATE_PLANS").is_some() {
+        std::fs::write(&path, &listing).expect("written");
+    }
+    assert_eq!(listing, std::fs::read_to_string(&path).unwrap_or_default());
+}
+
+#[test]
+fn attention_is_as_recorded() {
+    let Some(device) = device(32) else { return };
+    let mut listing = String::new();
+    for case in attention::short(32).iter().chain(&attention::long(32)) {
+        let launches = device.listing(&case.program, &case.limits, Mode::Bf16).expect("a plan");
+        let launches: Vec<&str> = launches.lines().filter(|l| l.starts_with("attend")).collect();
+        listing += &format!("{}\n{}\n", case.name, launches.join("\n"));
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("plans/attention.txt");
     if std::env::var_os("UPDATE_PLANS").is_some() {
         std::fs::write(&path, &listing).expect("written");
     }

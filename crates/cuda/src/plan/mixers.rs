@@ -2,18 +2,37 @@
 
 use tokenmill_backend::DeviceError;
 use tokenmill_ir::{
-    AttendSource, CacheId, HeadNorm, KeyHead, Mask, RopeId, RopePairing, Rows as RowKind, op,
+    AttendSource, CacheId, HeadNorm, KeyHead, Mask, Mode, RopeId, RopePairing, Rows as RowKind, op,
 };
 
-use super::{CacheLayout, Const, Count, Draft, Extent, Ptr, latent_format, words};
+use super::{CacheLayout, Const, Count, Draft, Extent, Ptr, Rows, When, latent_format, words};
+use crate::batch::FEW_TOKENS;
 use crate::failure::unsupported;
-use crate::kernels::Kernel;
+use crate::kernels::{Kernel, attend_rows};
 
 /// Columns of a value head and of a scan's state at most, by the registers that kernels have.
 const MOST_VALUES: u32 = 512;
 const MOST_STATE: u32 = 256;
 /// Warps of a block of attention.
 const WARPS: u32 = 4;
+
+/// Keys that lie in one block of a cache, for attention by tensor cores.
+const GROUP: u32 = 32;
+/// Blocks of it a sequence and head of keys.
+const ITEMS: u64 = 16;
+
+/// Which keys a query sees (kernels/seen.cuh), and how many.
+fn mask_of(op: &op::Attend) -> Result<[u32; 2], DeviceError> {
+    Ok(match op.mask {
+        _ if op.blocks => return Err(unsupported("tokens that see all of their block")),
+        Mask::Block => return Err(unsupported("attention within blocks")),
+        Mask::Causal => [0, 0],
+        Mask::Window(n) => [1, n],
+        Mask::Chunk(n) => [2, n.max(1)],
+        Mask::None => [3, 0],
+        Mask::Around(n) => [4, n],
+    })
+}
 
 /// A number of bytes that kernels take as a word.
 fn word(bytes: u64) -> Result<u32, DeviceError> {
@@ -132,16 +151,12 @@ impl Draft<'_> {
             return Err(unsupported(format!("values of {v_dim} columns")));
         }
         let (q, out) = (self.view(*q), self.buffer(*out));
-        let (mask, most) = match op.mask {
-            _ if op.blocks => return Err(unsupported("tokens that see all of their block")),
-            Mask::Block => return Err(unsupported("attention within blocks")),
-            Mask::Causal => (0, 0),
-            Mask::Window(n) => (1, n),
-            Mask::Chunk(n) => (2, n.max(1)),
-            Mask::None => (3, 0),
-            Mask::Around(n) => (4, n),
-        };
-        let mut n = vec![*heads, *kv_heads, dim, v_dim, q.ld, out.ld, mask, most];
+        let mask = mask_of(op)?;
+        let f = vec![*scale, softcap.unwrap_or(0.0)];
+        if let Some((cache, rows)) = self.by_tiles(op, dim) {
+            return self.attend_tiles(op, (cache, rows), (q, out, mask), f);
+        }
+        let mut n = vec![*heads, *kv_heads, dim, v_dim, q.ld, out.ld, mask[0], mask[1]];
         let (kernel, keys, values) = match source {
             AttendSource::Fresh { k, v } => {
                 let (k, v) = (self.view(*k), self.view(*v));
@@ -149,10 +164,7 @@ impl Draft<'_> {
                 (Kernel::Attend(None), k.ptr, v.ptr)
             }
             AttendSource::Cache(id) => {
-                let layout = self.cache(*id);
-                let [(k_bytes, _), (v_bytes, _)] = layout.heads;
-                n.extend([self.block_tokens, layout.group]);
-                n.extend([word(layout.block_bytes)?, word(layout.second)?, k_bytes, v_bytes]);
+                n.extend(self.cached(*id)?);
                 let format = self.program.caches[id.0 as usize].format;
                 (Kernel::Attend(Some(format)), Ptr::Cache(*id), Ptr::Null)
             }
@@ -160,8 +172,64 @@ impl Draft<'_> {
         let p = vec![Ptr::Step, q.ptr, keys, values, Self::numbers(*sinks), out.ptr];
         let shared = (dim + v_dim + WARPS * (34 + v_dim)) * 4;
         let grid = [Extent::rows(RowKind::Tokens), Extent::fixed((*heads).into()), Extent::ONE];
-        let f = vec![*scale, softcap.unwrap_or(0.0)];
         self.launch(kernel, grid, (32 * WARPS, shared), (p, n, f))
+    }
+
+    /// Where keys and values of a cache are: tokens of a block, group, bytes of a block, start of
+    /// its values, bytes of a key head, of a value head.
+    fn cached(&self, cache: CacheId) -> Result<[u32; 6], DeviceError> {
+        let layout = self.cache(cache);
+        let ([(k_bytes, _), (v_bytes, _)], group) = (layout.heads, layout.group);
+        let (bytes, values) = (word(layout.block_bytes)?, word(layout.second)?);
+        Ok([self.block_tokens, group, bytes, values, k_bytes, v_bytes])
+    }
+
+    /// The cache that tensor cores attend to, where they do, and rows of a block.
+    fn by_tiles(&self, op: &op::Attend, dim: u32) -> Option<(CacheId, u32)> {
+        let AttendSource::Cache(id) = op.source else { return None };
+        let format = self.program.caches[id.0 as usize].format;
+        let whole = self.block_tokens.is_multiple_of(GROUP) && dim == op.v_dim;
+        let rows = attend_rows(format, dim).filter(|_| whole && self.mode != Mode::F32);
+        rows.map(|rows| (id, rows))
+    }
+
+    fn attend_tiles(
+        &mut self,
+        op: &op::Attend,
+        (cache, rows): (CacheId, u32),
+        (q, out, mask): (Rows, Rows, [u32; 2]),
+        f: Vec<f32>,
+    ) -> Result<(), DeviceError> {
+        let op::Attend { heads, kv_heads, v_dim: dim, sinks, .. } = op;
+        let (sinks, count) = (Self::numbers(*sinks), Extent::of(Count::Spans));
+        let together = heads / (*kv_heads).max(1);
+        let sums = match self.slots {
+            0 => Ptr::Null,
+            slots => self.words(slots * FEW_TOKENS * heads * (dim + 2)),
+        };
+        let p = vec![Ptr::Step, q.ptr, Ptr::Cache(cache), sinks, out.ptr, sums];
+        let mut n = vec![*heads, *kv_heads, q.ld, out.ld];
+        n.extend(mask);
+        n.extend(self.cached(cache)?);
+        let tokens = (rows / together).max(1);
+        n.push(tokens);
+        let format = self.program.caches[cache.0 as usize].format;
+        let kv = Extent::fixed((*kv_heads).into());
+        let threads = (32 * WARPS, 0);
+        let few = Kernel::AttendFew(format, *dim, if together > 8 { 16 } else { 8 });
+        let grid = [count.times(ITEMS), kv, Extent::ONE];
+        self.launch(few, grid, threads, (p.clone(), n.clone(), f.clone()))?;
+        let grid = [Extent::rows(RowKind::Tokens).per(tokens.into()), kv, Extent::ONE];
+        let when = std::mem::replace(&mut self.when, When::Above(RowKind::Tokens, FEW_TOKENS));
+        let many = Kernel::AttendMany(format, *dim);
+        self.launch(many, grid, threads, (p, n, f))?;
+        self.when = when;
+        if self.slots == 0 {
+            return Ok(());
+        }
+        let grid = [count.times(FEW_TOKENS.into()), Extent::fixed((*heads).into()), Extent::ONE];
+        let (p, n) = (vec![Ptr::Step, sums, sinks, out.ptr], vec![*heads, *dim, out.ld]);
+        self.launch(Kernel::AttendJoin, grid, threads, (p, n, Vec::new()))
     }
 
     pub(super) fn attend_latent(&mut self, op: &op::AttendLatent) -> Result<(), DeviceError> {

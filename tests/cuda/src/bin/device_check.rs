@@ -6,13 +6,21 @@ use std::process::ExitCode;
 use tokenmill_backend::DeviceError;
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_cuda::{CudaDevice, OpenError};
-use tokenmill_cuda_tests::{checks, products, sampled};
+use tokenmill_cuda_tests::{attention, checks, products, sampled};
 use tokenmill_device_tests::conformance::{cases, difference, outputs};
 use tokenmill_golden_tests::Golden;
 use tokenmill_ir::Mode;
 
-const SECTIONS: [&str; 7] =
-    ["conformance", "products", "sampling", "rows-alone", "recordings", "again", "lost"];
+const SECTIONS: [&str; 8] = [
+    "conformance",
+    "products",
+    "attention",
+    "sampling",
+    "rows-alone",
+    "recordings",
+    "again",
+    "lost",
+];
 
 fn main() -> ExitCode {
     let section = std::env::args().nth(1).unwrap_or_default();
@@ -52,6 +60,12 @@ fn run(section: &str, device: &CudaDevice) -> Result<String, String> {
         }
         "sampling" => sampled::check(device, 4).map(|n| format!("{n} tokens, equal bits")),
         "products" => products::check(device, "").map(|n| format!("{n} cases by tensor cores")),
+        "attention" => {
+            let count = attention::check(device, "")?;
+            let runs = attention::runs(device)?;
+            attention::crowd(device)?;
+            Ok(format!("{count} cases by tensor cores, {runs} in other runs: equal bits"))
+        }
         "rows-alone" => {
             let block = tokenmill_cuda::BLOCK_TOKENS;
             let plain = checks::rows_alone(device, Mode::F32, &checks::of_kinds(block))?;
@@ -109,5 +123,6 @@ fn short(device: &CudaDevice) -> Result<String, String> {
             }
         }
     }
-    Ok(format!("{} of {} cases", all.len(), cases(block).len()))
+    let tiles = attention::check(device, "9 heads on 3")?;
+    Ok(format!("{} of {} cases, {tiles} by tensor cores", all.len(), cases(block).len()))
 }

@@ -42,7 +42,7 @@ const PLAIN: Shape = Shape {
     position_scale: None,
 };
 
-const SHAPES: [Shape; 14] = [
+const SHAPES: [Shape; 18] = [
     PLAIN,
     Shape { name: "9 heads on 3", heads: 9, kv_heads: 3, dim: 64, v_dim: 64, rotated: 64, ..PLAIN },
     Shape {
@@ -85,6 +85,34 @@ const SHAPES: [Shape; 14] = [
         rotated: 0,
         heads: 6,
         kv_heads: 3,
+        ..PLAIN
+    },
+    Shape {
+        name: "window of 20, heads of 64",
+        mask: Mask::Window(20),
+        heads: 8,
+        kv_heads: 4,
+        dim: 64,
+        v_dim: 64,
+        ..PLAIN
+    },
+    Shape { name: "chunks of 20, heads of 64", mask: Mask::Chunk(20), dim: 64, v_dim: 64, ..PLAIN },
+    Shape {
+        name: "sinks, 20 heads of 64 on 1",
+        sinks: true,
+        heads: 20,
+        kv_heads: 1,
+        dim: 64,
+        v_dim: 64,
+        ..PLAIN
+    },
+    Shape {
+        name: "softcap, 6 heads of 256 on 2",
+        softcap: Some(3.0),
+        heads: 6,
+        kv_heads: 2,
+        dim: 256,
+        v_dim: 256,
         ..PLAIN
     },
 ];
