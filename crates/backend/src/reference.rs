@@ -11,7 +11,7 @@ mod recurrent;
 mod rows;
 mod sampling;
 
-use tokenmill_ir::{DeviceCaps, Limits, Mode, Program, WeightSource, WeightSpec};
+use tokenmill_ir::{DeviceCaps, KvFormat, Limits, Mode, Program, WeightSource, WeightSpec};
 
 use crate::{Device, DeviceError, Executable, Footprint, Owner, Watch, Weights};
 pub use matrix::Matrix;
@@ -30,6 +30,7 @@ impl ReferenceDevice {
             name: "reference".to_owned(),
             memory_bytes: u64::MAX,
             block_tokens: block_tokens.max(1),
+            kv: KvFormat::Int16,
             workers: 1,
             read_bytes_per_s: 1e9,
             ops_per_s: 1e9,

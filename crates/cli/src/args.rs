@@ -267,9 +267,9 @@ pub struct Machine {
     /// Arithmetic of matrix products.
     #[arg(long, value_enum, default_value = "int8")]
     pub mode: Mode,
-    /// Storage format of keys and values.
-    #[arg(long, value_enum, default_value = "int16")]
-    pub kv: Kv,
+    /// Storage format of keys and values; default: int16, on a GPU bf16.
+    #[arg(long, value_enum)]
+    pub kv: Option<Kv>,
     /// Use 4-bit keys and values (int4, k8v4) also where they change this model's predictions by more
     /// than they should, which is refused otherwise.
     #[arg(long)]

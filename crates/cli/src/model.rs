@@ -74,7 +74,7 @@ fn mode(mode: args::Mode) -> Mode {
 pub fn options(machine: &Machine, device: &dyn Device, sequences: u32) -> LoadOptions {
     LoadOptions {
         mode: mode(machine.mode),
-        kv: kv_format(machine.kv),
+        kv: machine.kv.map_or(device.caps().kv, kv_format),
         context: machine.ctx,
         sequences,
         // Each sequence has a token in a step.
@@ -196,7 +196,7 @@ pub fn kv_name(format: KvFormat) -> &'static str {
 pub fn check_cache(name: &str, machine: &Machine, model: &mut LoadedModel) -> Result<(), Failure> {
     let cost = cache_cost(model).map_err(|e| Failure::new("the device failed", e))?;
     let Some(cost) = cost.filter(|cost| cost.is_too_much()) else { return Ok(()) };
-    let asked = kv_name(kv_format(machine.kv));
+    let asked = machine.kv.map_or("int16", |kv| kv_name(kv_format(kv)));
     let (better, its) = match cost.instead {
         Some((format, kl)) => (kv_name(format), format!(", --kv {} by {kl:.4}", kv_name(format))),
         None => ("int16", String::new()),
@@ -364,7 +364,7 @@ pub fn start_in(
         folder: folder.to_owned(),
         cap_bytes,
         model: path.to_owned(),
-        kv: kv_format(machine.kv),
+        kv: both.kv,
     });
     let started = model.start_on(host, serve, disk.as_ref());
     Ok(started.map_err(|e| Failure::new(format!("cannot start {name}"), e))?)

@@ -24,7 +24,7 @@ mod weight;
 use std::sync::Arc;
 
 use tokenmill_backend::{Device, DeviceError, Executable, Footprint, Owner, Watch, Weights};
-use tokenmill_ir::{DeviceCaps, Limits, Mode, Program, WeightSource, WeightSpec};
+use tokenmill_ir::{DeviceCaps, KvFormat, Limits, Mode, Program, WeightSource, WeightSpec};
 
 use isa::Isa;
 use pool::{Affinity, Pool, SharedPool};
@@ -80,6 +80,7 @@ impl CpuDevice {
             name: format!("cpu {}", isa.name()),
             memory_bytes: memory_bytes(),
             block_tokens: attend::BLOCK_TOKENS as u32,
+            kv: KvFormat::Int16,
             workers,
             read_bytes_per_s: 12e9 * f64::from(workers),
             ops_per_s: 400e9 * f64::from(workers),

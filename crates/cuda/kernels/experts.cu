@@ -93,19 +93,24 @@ KERNEL(route) {
   }
 }
 
-// p: step, route, starts, pairs
+// p: step, route, starts, pairs, experts that have pairs: how many, and which
 // n: experts, top, ld of route
 // A warp an expert: its pairs of a token and a slot, in order, behind those of the experts before it. A lane looks at a run.
+// Memory: a bit an expert.
 KERNEL(sort_pairs) {
+  DYNAMIC(uint32_t, marks);
   SHARED(uint32_t, before, 32);
   SHARED(uint32_t, own, 32);
   unsigned e = block_x(), top = a.n[1], all = at<const Step>(a.p[0])->tokens * top;
   unsigned run = (all + 31) / 32, first = lane() * run, end = first + run < all ? first + run : all;
-  unsigned less = 0, mine = 0;
+  unsigned less = 0, mine = 0, words = (a.n[0] + 31) / 32;
+  for (unsigned w = lane(); w < words; w += 32) marks[w] = 0;
+  sync_warp();
   for (unsigned i = first; i < end; i++) {
     unsigned chosen = (unsigned)row_of(a.p[1], i / top, a.n[2])[i % top];
     less += chosen < e;
     mine += chosen == e;
+    mark_in(&marks[chosen / 32], 1u << chosen % 32);
   }
   before[lane()] = less;
   own[lane()] = mine;
@@ -115,6 +120,12 @@ KERNEL(sort_pairs) {
     start += before[l];
     if (l < lane()) to += own[l];
   }
+  unsigned rank = 0;
+  for (unsigned w = 0; w < e / 32; w++) rank += bits_in(marks[w]);
+  rank += bits_in(marks[e / 32] & ((1u << e % 32) - 1));
+  bool is_chosen = marks[e / 32] >> e % 32 & 1;
+  if (lane() == 0 && is_chosen) at<uint32_t>(a.p[4])[1 + rank] = e;
+  if (lane() == 0 && e + 1 == a.n[0]) at<uint32_t>(a.p[4])[0] = rank + is_chosen;
   uint32_t* starts = at<uint32_t>(a.p[2]);
   if (lane() == 0) starts[e] = start;
   if (lane() == 31 && e + 1 == a.n[0]) starts[e + 1] = start + to + mine;

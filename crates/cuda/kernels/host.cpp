@@ -288,7 +288,7 @@ extern "C" __attribute__((visibility("default"))) int tokenmill_launch(
         r.idle = r.at_barrier = r.barriers = 0;
         r.stuck = false;
         for (uint32_t t = 0; t < threads; t++) {
-          r.fibers[t].place = Place{t, threads, x, y, z, grid[0], grid[1]};
+          r.fibers[t].place = Place{t, threads, x, y, z, grid[0], grid[1], grid[2]};
           start(r.fibers[t], r.stacks.get() + kStack * t);
         }
         r.running = &r.fibers[0];

@@ -10,7 +10,7 @@ namespace host {
 
 // The running thread's place, and its block's.
 struct Place {
-  unsigned thread, threads, x, y, z, blocks_x, blocks_y;
+  unsigned thread, threads, x, y, z, blocks_x, blocks_y, blocks_z;
 };
 extern thread_local const Place* now __attribute__((tls_model("initial-exec")));
 // Memory that all threads of a block get in the same order; what the launch asked for comes first.
@@ -43,6 +43,7 @@ DEV unsigned block_y() { return host::now->y; }
 DEV unsigned block_z() { return host::now->z; }
 DEV unsigned blocks_x() { return host::now->blocks_x; }
 DEV unsigned blocks_y() { return host::now->blocks_y; }
+DEV unsigned blocks_z() { return host::now->blocks_z; }
 
 DEV void sync_block() { host::sync_block(); }
 DEV void sync_warp() { host::exchange(0); }
@@ -74,6 +75,7 @@ DEV uint32_t count_in(uint32_t* at, uint32_t n) {
   return before;
 }
 DEV void mark_in(uint32_t* at, uint32_t bits) { *at |= bits; }
+DEV unsigned bits_in(uint32_t x) { return __builtin_popcount(x); }
 DEV float from_lane(float x, unsigned lane) { return float_of(host::exchange(bits_of(x))[lane]); }
 DEV float across(float x, unsigned distance) { return from_lane(x, thread() % 32 ^ distance); }
 DEV uint32_t across(uint32_t x, unsigned distance) { return host::exchange(x)[thread() % 32 ^ distance]; }

@@ -133,12 +133,14 @@ DEV unsigned block_y() { return blockIdx.y; }
 DEV unsigned block_z() { return blockIdx.z; }
 DEV unsigned blocks_x() { return gridDim.x; }
 DEV unsigned blocks_y() { return gridDim.y; }
+DEV unsigned blocks_z() { return gridDim.z; }
 
 DEV void sync_block() { __syncthreads(); }
 DEV void sync_warp() { __syncwarp(); }
 // Counts in memory of the block; what was there before.
 DEV uint32_t count_in(uint32_t* at, uint32_t n) { return atomicAdd(at, n); }
 DEV void mark_in(uint32_t* at, uint32_t bits) { atomicOr(at, bits); }
+DEV unsigned bits_in(uint32_t x) { return __popc(x); }
 DEV float from_lane(float x, unsigned lane) { return __shfl_sync(0xffffffffu, x, lane); }
 DEV float across(float x, unsigned distance) { return __shfl_xor_sync(0xffffffffu, x, distance); }
 DEV uint32_t across(uint32_t x, unsigned distance) { return __shfl_xor_sync(0xffffffffu, x, distance); }

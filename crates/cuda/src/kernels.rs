@@ -25,6 +25,8 @@ pub enum Kernel {
     LookUp(FormatId),
     /// Products with atoms: up to 8 rows of x a block, or up to 16.
     Narrow(FormatId, bool),
+    /// The same with experts' atoms, for the pairs of a token and a slot that each has.
+    Picked(FormatId, bool),
     /// The same for many rows of x: 64 a block, or 32.
     Wide(FormatId),
     /// Two of them, a gate's function of one times the other: up to 8 rows of x a block.
@@ -85,6 +87,7 @@ impl Kernel {
             Self::Product(_) | Self::Embed(_) => "product",
             Self::Pack(_) | Self::LookUp(_) => "pack",
             Self::Narrow(..) | Self::Gated(_) => "narrow",
+            Self::Picked(..) => "picked",
             Self::Wide(_) => "wide",
             Self::Norm | Self::Gate | Self::Map | Self::TakeRows | Self::Pool => "dense",
             Self::RotateStore | Self::StoreLatent | Self::Attend(_) | Self::AttendLatent(_) => {
@@ -107,6 +110,8 @@ impl Kernel {
             Self::LookUp(format) => return format!("look_up_{format:?}").into(),
             Self::Narrow(format, false) => return format!("narrow_8_{format:?}").into(),
             Self::Narrow(format, true) => return format!("narrow_16_{format:?}").into(),
+            Self::Picked(format, false) => return format!("picked_8_{format:?}").into(),
+            Self::Picked(format, true) => return format!("picked_16_{format:?}").into(),
             Self::Wide(format) => return format!("wide_{format:?}").into(),
             Self::Gated(format) => return format!("gated_8_{format:?}").into(),
             Self::AttendFew(format, dim, rows) => {

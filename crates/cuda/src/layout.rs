@@ -39,9 +39,10 @@ pub(crate) fn uses(program: &Program) -> Vec<Uses> {
     for op in &program.ops {
         let product = match op {
             Op::Linear { x, .. } | Op::GatedLinear { x, .. } | Op::Head { x, .. } => Some(x),
+            Op::Experts(e) => Some(&e.x),
             _ => None,
         };
-        let product = product.map(|x| is_aligned(program, x));
+        let product = product.map(|x| is_aligned(program, x) && may_be_picked(program, op));
         let rows: Option<Vec<WeightId>> = match op {
             Op::Embed { table, .. } => Some(vec![*table]),
             Op::Route { router, .. } => Some(vec![*router]),
@@ -72,6 +73,26 @@ pub(crate) fn uses(program: &Program) -> Vec<Uses> {
     }
     all.iter_mut().zip(others).for_each(|(uses, other)| uses.atoms &= !other);
     all
+}
+
+/// Whether experts, where the op has any, are as one kernel takes them: rows between their products
+/// aligned, too, and all matrices of a kind in one format.
+fn may_be_picked(program: &Program, op: &Op) -> bool {
+    let Op::Experts(op::Experts { gate, up, down, experts, .. }) = op else { return true };
+    let of = |first: &WeightId| {
+        let first = first.0 as usize;
+        program.weights.get(first..first + *experts as usize).unwrap_or_default()
+    };
+    let format = |w: &WeightSpec| match &w.parts[..] {
+        [part] if part.order.is_none() && part.transposed.is_none() => Some(part.format),
+        _ => None,
+    };
+    let alike = |all: &[WeightSpec]| {
+        let first = all.first().and_then(format);
+        first.is_some() && all.iter().all(|w| format(w) == first)
+    };
+    let aligned = of(gate).iter().all(|w| w.rows.is_multiple_of(8));
+    aligned && [gate, up, down].iter().all(|first| alike(of(first)))
 }
 
 /// Whether rows of a view begin at multiples of 16 bytes and end at such of 32.

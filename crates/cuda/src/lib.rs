@@ -21,7 +21,7 @@ mod sys;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokenmill_backend::{Device, DeviceError, Executable, Footprint, Owner, Watch, Weights};
-use tokenmill_ir::{DeviceCaps, Limits, Mode, Program, WeightSource};
+use tokenmill_ir::{DeviceCaps, KvFormat, Limits, Mode, Program, WeightSource};
 
 use driver::Driver;
 use layout::Held;
@@ -53,6 +53,7 @@ impl CudaDevice {
             name: format!("cuda {}", driver.name()),
             memory_bytes: driver.memory_bytes(),
             block_tokens: block_tokens.max(1),
+            kv: KvFormat::Bf16,
             workers,
             read_bytes_per_s: 20e9 * f64::from(workers),
             ops_per_s: 30e9 * f64::from(workers),

@@ -61,12 +61,13 @@ pub(crate) enum Count {
     Spans,
 }
 
-/// Blocks along an axis: `count · times / per`, rounded up.
+/// Blocks along an axis: `count · times / per`, rounded up, and no more than `most`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Extent {
     count: Count,
     times: u64,
     per: u64,
+    most: u64,
 }
 
 /// How many of each a step has.
@@ -81,11 +82,11 @@ impl Extent {
     pub const ONE: Self = Self::fixed(1);
 
     pub const fn fixed(n: u64) -> Self {
-        Self { count: Count::One, times: n, per: 1 }
+        Self { count: Count::One, times: n, per: 1, most: u64::MAX }
     }
 
     pub fn of(count: Count) -> Self {
-        Self { count, times: 1, per: 1 }
+        Self { count, times: 1, per: 1, most: u64::MAX }
     }
 
     pub fn rows(kind: RowKind) -> Self {
@@ -103,6 +104,10 @@ impl Extent {
         Self { per, ..self }
     }
 
+    pub fn at_most(self, most: u64) -> Self {
+        Self { most, ..self }
+    }
+
     /// Of a step of those sizes.
     pub fn blocks(self, sizes: Sizes) -> u32 {
         let count = match self.count {
@@ -112,7 +117,7 @@ impl Extent {
             Count::Spans => sizes.spans,
         };
         let blocks = u64::from(count).saturating_mul(self.times).div_ceil(self.per.max(1));
-        u32::try_from(blocks).unwrap_or(u32::MAX)
+        u32::try_from(blocks.min(self.most)).unwrap_or(u32::MAX)
     }
 }
 
@@ -312,13 +317,16 @@ impl Plan {
         for launch in &self.launches {
             let _ = write!(text, "{:<20}", launch.kernel.entry());
             for extent in launch.grid {
-                let Extent { count, times, per } = extent;
+                let Extent { count, times, per, most } = extent;
                 let _ = match (count, times, per) {
                     (Count::One, n, per) => write!(text, " {}", n.div_ceil(per)),
                     (count, 1, 1) => write!(text, " {count:?}"),
                     (count, 1, per) => write!(text, " {count:?}/{per}"),
                     (count, times, per) => write!(text, " {count:?}*{times}/{per}"),
                 };
+                if most < u64::MAX {
+                    let _ = write!(text, "<={most}");
+                }
             }
             let _ = write!(text, " x {}", launch.threads);
             if launch.shared > 0 {
@@ -385,6 +393,8 @@ struct Pairs {
     /// Where those of each expert begin.
     starts: Ptr,
     list: Ptr,
+    /// Experts that have some: how many, and which.
+    chosen: Ptr,
     /// Pairs a row of x.
     of_row: u32,
     /// Pairs a token, and experts.
@@ -394,6 +404,13 @@ struct Pairs {
 
 impl Product {
     const PLAIN: Self = Self { head_rows: 0, scale: 1.0, cap: 0.0, pairs: None, add: None };
+}
+
+/// Parts in the order of experts, each of which has one.
+fn by_expert(mut parts: Vec<(WeightId, usize, u32)>, experts: u32) -> Vec<(WeightId, usize, u32)> {
+    debug_assert_eq!(parts.len(), experts as usize);
+    parts.sort_by_key(|part| part.2);
+    parts
 }
 
 /// What a host reads of a step.
@@ -583,6 +600,13 @@ impl Draft<'_> {
         for ((format, is_atoms), parts) in formats {
             let rows = longest.get(&(format, is_atoms)).copied().unwrap_or(0);
             let count = parts.len() as u64;
+            if let (true, Some(of)) = (is_atoms, product.pairs) {
+                let parts = self.constant(Const::Parts(by_expert(parts, of.experts)));
+                let p = vec![Ptr::Step, parts, x.ptr, out.ptr, of.starts, of.list, of.chosen];
+                let n = vec![cols, x.ld, out.ld, of.of_row];
+                self.picked(format, rows, (x.kind, of), (p, n, vec![scale]))?;
+                continue;
+            }
             if is_atoms {
                 let parts = self.constant(Const::Parts(parts));
                 let (add, add_ld) = add.map_or((Ptr::Null, 0), |rows| (rows.ptr, rows.ld));
@@ -597,6 +621,28 @@ impl Draft<'_> {
             let p = vec![Ptr::Step, parts, x.ptr, out.ptr, starts, pairs];
             let n = vec![cols, x.ld, out.ld, head_rows, outputs, div];
             self.launch(Kernel::Product(format), grid, (128, 0), (p, n, vec![scale, cap]))?;
+        }
+        Ok(())
+    }
+
+    /// Products with experts' parts in atoms, the longest of so many rows.
+    fn picked(
+        &mut self,
+        format: FormatId,
+        rows: u32,
+        (kind, of): (RowKind, Pairs),
+        operands: (Vec<Ptr>, Vec<u32>, Vec<f32>),
+    ) -> Result<(), DeviceError> {
+        let strips = Extent::fixed(rows.div_ceil(STRIP).into());
+        let pairs = Extent::rows(kind).times(of.top.into());
+        // As many experts as may have pairs; of pairs as many blocks as each has on average.
+        let experts = pairs.at_most(of.experts.into());
+        let each = pairs.per(2 * TILE * u64::from(of.experts));
+        self.launch(Kernel::Picked(format, true), [strips, each, experts], (NARROW, 0), operands)?;
+        if let Some(launch) = self.launches.last_mut() {
+            // (An expert has no more pairs than there are tokens.)
+            let grid = [strips, Extent::rows(kind).per(TILE), experts];
+            launch.few = Some((Kernel::Picked(format, false), grid));
         }
         Ok(())
     }
@@ -750,6 +796,8 @@ mod tests {
             (Extent::of(Count::Tokens).times(100).per(128), 8),
             (Extent::of(Count::Outputs), 0),
             (Extent::of(Count::Spans), 3),
+            (Extent::of(Count::Tokens).times(100).at_most(128), 128),
+            (Extent::of(Count::Tokens).times(2).at_most(128), 18),
             (Extent::fixed(u64::MAX), u32::MAX),
         ] {
             assert_eq!(extent.blocks(sizes), blocks, "{extent:?}");

@@ -1,5 +1,7 @@
 //! What a device is and how large a step may be.
 
+use crate::KvFormat;
+
 /// What a device says about itself.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceCaps {
@@ -9,6 +11,8 @@ pub struct DeviceCaps {
     pub memory_bytes: u64,
     /// Tokens in one cache block.
     pub block_tokens: u32,
+    /// How keys and values are kept where nothing else is asked for: what its attention is made for.
+    pub kv: KvFormat,
     /// Threads or multiprocessors it runs on.
     pub workers: u32,
     /// Measured or assumed memory read rate, bytes a second.

@@ -44,8 +44,8 @@ pub struct Options {
     pub parallel: u32,
     /// Answers that may wait before more are refused.
     pub queue: u32,
-    /// How keys and values are kept.
-    pub kv: KvFormat,
+    /// How keys and values are kept; `None`: in 16 bits as the device likes them.
+    pub kv: Option<KvFormat>,
     /// Arithmetic of products.
     pub mode: Mode,
     /// Whether a model that is not here is fetched.
@@ -61,7 +61,7 @@ impl Default for Options {
             device: Device::Cpu,
             parallel: 1,
             queue: 64,
-            kv: KvFormat::Int16,
+            kv: None,
             mode: Mode::Int8,
             fetch: true,
         }
@@ -157,7 +157,7 @@ impl Model {
         let available = || options.device.available_bytes(&*opened);
         let load = LoadOptions {
             mode: options.mode,
-            kv: options.kv,
+            kv: options.kv.unwrap_or(opened.caps().kv),
             context: options.context.or(packager.context),
             sequences: options.parallel.max(1),
             step_tokens: STEP_TOKENS.max(options.parallel),

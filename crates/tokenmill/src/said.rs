@@ -92,7 +92,7 @@ pub fn options_of(value: Value) -> Result<Options, Error> {
         }),
         parallel: said.parallel.unwrap_or(usual.parallel),
         queue: said.queue.unwrap_or(usual.queue),
-        kv: said.kv.map_or(usual.kv, |kv| match kv {
+        kv: said.kv.map(|kv| match kv {
             KvName::F32 => KvFormat::F32,
             KvName::Bf16 => KvFormat::Bf16,
             KvName::Int16 => KvFormat::Int16,
@@ -146,7 +146,7 @@ mod tests {
         let read = options_of(options).unwrap();
         let expect = Options {
             context: Some(9),
-            kv: KvFormat::K8V4,
+            kv: Some(KvFormat::K8V4),
             device: Device::Reference,
             fetch: false,
             ..Options::default()

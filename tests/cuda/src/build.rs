@@ -8,10 +8,11 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// Everything that goes into the library.
-const FILES: [&str; 12] = [
+const FILES: [&str; 13] = [
     "product",
     "pack",
     "narrow",
+    "picked",
     "wide",
     "attend",
     "attend_tiles",

@@ -88,6 +88,16 @@ pub fn cases(block: u32) -> Vec<Case> {
     plain.chain(sums.map(with_sum)).map(prepared).collect()
 }
 
+/// Experts in formats that have atoms; the last are of two formats, which plain kernels multiply.
+const EXPERTS: [&str; 4] =
+    ["experts bf16", "experts q4_k", "experts q8_0", "experts q4_k and q6_k"];
+
+/// Products with experts, whose second ones have rows that are rounded.
+pub fn experts(block: u32) -> Vec<Case> {
+    let all = all_cases(block).into_iter().filter(|c| EXPERTS.contains(&c.name.as_str()));
+    all.map(prepared).collect()
+}
+
 /// Such cases, by a part of their names, against the reference; what is looked up in atoms and multiplied with them, too: how
 /// many there are of all.
 ///
@@ -99,7 +109,10 @@ pub fn check(device: &dyn Device, only: &str) -> Result<usize, String> {
     let products = all.len();
     let heads = ["tied head q8_0", "tied head q4_1"];
     all.extend(all_cases(block).into_iter().filter(|c| heads.contains(&c.name.as_str())));
-    if all.len() < products + heads.len() || !all.iter().any(|c| c.name.ends_with("a sum")) {
+    all.extend(experts(block));
+    if all.len() < products + heads.len() + EXPERTS.len()
+        || !all.iter().any(|c| c.name.ends_with("a sum"))
+    {
         return Err(format!("{} cases", all.len()));
     }
     let some = all.iter().enumerate().filter(|(_, case)| case.name.contains(only));
@@ -107,7 +120,7 @@ pub fn check(device: &dyn Device, only: &str) -> Result<usize, String> {
         let failed = |e: tokenmill_backend::DeviceError| format!("{}: {e}", case.name);
         let found = outputs(device, Mode::Bf16, case).map_err(failed)?;
         let truth = outputs(&ReferenceDevice::new(block), Mode::F32, case).map_err(failed)?;
-        // (x of a head is what was looked up, which is rounded.)
+        // (x of a head is what was looked up, and rows between products of experts are sums: rounded.)
         let limit = if i < products { PROMISE } else { Tolerance { nmse: 1e-5, max: 1e-2 } };
         for (found, truth) in found.iter().zip(&truth) {
             let error = difference(&found.rows, &truth.rows)?;

@@ -26,6 +26,7 @@ fn rows_alone_are_those_of_a_batch() {
     let Some(device) = device(5) else { return };
     checks::rows_alone(&device, Mode::F32, &checks::of_kinds(5)).unwrap();
     checks::rows_alone(&device, Mode::Bf16, &products::cases(5)).unwrap();
+    checks::rows_alone(&device, Mode::Bf16, &products::experts(5)).unwrap();
 }
 
 #[test]
@@ -36,16 +37,19 @@ fn tensor_cores_multiply_what_is_stored() {
 }
 
 /// Mistakes in packing and multiplying, each in one place, and the cases that must see it.
-const IN_ATOMS: [(&str, Fault); 10] = [
+const IN_ATOMS: [(&str, Fault); 13] = [
     ("linear q8_0", atoms("pack.cu", "i % 2 * 2 + i / 2) << (8 * i)", "i) << (8 * i)")),
     ("linear q4_0", atoms("pack.cu", "<< (4 * (i / 2 + i % 2 * 4))", "<< (4 * i)")),
     ("linear bf16", atoms("pack.cu", "4 * j + w / 2 * 2 + e", "4 * j + w % 2 * 2 + e")),
     ("linear q4_k", atoms("pack.cu", "{row_at(g), row_at(g + 8)}", "{row_at(g), row_at(g)}")),
     ("linear q4_0", atoms("atoms.cuh", "-136.f * d0, -136.f * d1", "-128.f * d0, -128.f * d1")),
     ("linear q4_k", atoms("atoms.cuh", "fmaf(-128.f, d0, -m0)", "fmaf(-128.f, d0, m0)")),
-    ("linear q8_0", atoms("narrow.cu", "unit = all * warp() / WARPS", "unit = all * warp() / 4")),
+    ("linear q8_0", atoms("narrow.cuh", "unit = all * warp() / WARPS", "unit = all * warp() / 4")),
     ("linear q8_0 17x96 and", atoms("narrow.cu", "if (a.p[4]) y =", "if (a.p[5]) y =")),
     ("linear q8_0", atoms("wide.cu", "from += unit_bytes<F>();", "from += 512;")),
+    ("experts q4_k", atoms("picked.cu", "pairs + start, a.n[3]}", "pairs, a.n[3]}")),
+    ("experts q8_0", atoms("picked.cu", "first += blocks_y() * 8 * N", "first = count")),
+    ("experts bf16", atoms("experts.cu", "[1 + rank] = e;", "[1 + rank] = e ^ (rank == 0);")),
     ("linear bf16", atoms("wide.cu", "x = buffers + now % 2", "x = buffers + (now + 1) % 2")),
 ];
 

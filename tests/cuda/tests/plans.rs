@@ -12,13 +12,14 @@ use tokenmill_models::{lower, spec_of};
 const MODELS: [&str; 5] = ["llama", "deepseek_v3", "gpt_oss", "qwen3_next", "bert"];
 
 /// Products by tensor cores, with what is fused into them.
-const PRODUCTS: [&str; 4] = ["gated linear q8_0", "gated linear q4_k", "q6_k", "a sum"];
+const PRODUCTS: [&str; 5] =
+    ["gated linear q8_0", "gated linear q4_k", "q6_k", "a sum", "experts q8_0"];
 
 #[test]
 fn products_are_as_recorded() {
     let Some(device) = device(32) else { return };
     let mut listing = String::new();
-    for case in products::cases(32) {
+    for case in products::cases(32).into_iter().chain(products::experts(32)) {
         if PRODUCTS.iter().any(|name| case.name.contains(name)) {
             let launches = device.listing(&case.program, &case.limits, Mode::Bf16);
             listing += &format!("{}\n{}", case.name, launches.expect("a plan"));

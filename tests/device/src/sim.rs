@@ -296,6 +296,7 @@ impl SimDevice {
             name: NAME.to_string(),
             memory_bytes: 1 << 30,
             block_tokens,
+            kv: KvFormat::Int16,
             workers: 1,
             read_bytes_per_s: 1e10,
             ops_per_s: 1e12,

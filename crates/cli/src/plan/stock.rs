@@ -73,11 +73,12 @@ impl<'a> Stock<'a> {
     }
 
     fn describe(&self, name: &str, path: &Path, ctx: Option<u32>) -> Result<Model, LoadFailure> {
-        let lowered = read(path, model::kv_format(self.args.machine.kv))?;
         let options = LoadOptions { context: ctx, ..self.options() };
+        let lowered = read(path, options.kv)?;
         let (_, arithmetic) = arithmetic_of(&lowered.program, self.args.machine.mode);
-        let asked = [(model::kv_format(self.args.machine.kv), model::kv_name(options.kv))];
-        let formats = if self.args.machine.kv == Kv::Int16 { &FORMATS[..] } else { &asked[..] };
+        let asked = [(options.kv, model::kv_name(options.kv))];
+        let is_free = matches!(self.args.machine.kv, None | Some(Kv::Int16));
+        let formats = if is_free { &FORMATS[..] } else { &asked[..] };
         let told = Described {
             name,
             files: lowered.program.weight_bytes(),
@@ -105,7 +106,7 @@ impl<'a> Stock<'a> {
     /// A model that is here, read.
     pub fn read(&self, name: &str) -> Result<Option<Lowered>, Failure> {
         let Some((_, path)) = self.paths.iter().find(|(n, _)| n == name) else { return Ok(None) };
-        let read = read(path, model::kv_format(self.args.machine.kv));
+        let read = read(path, self.options().kv);
         read.map(Some).map_err(|e| Failure::load(name, e))
     }
 

@@ -38,12 +38,14 @@ impl Draft<'_> {
         let pairs = self.scratch(tokens, top, 1);
         let [gates, ups] = [(); 2].map(|()| self.scratch(tokens, top, width));
         let rows = self.scratch(tokens, top, cols);
-        let p = vec![Ptr::Step, route.ptr, starts, pairs.ptr];
+        let chosen = self.words(*experts + 1);
+        let p = vec![Ptr::Step, route.ptr, starts, pairs.ptr, chosen];
         let grid = [Extent::fixed((*experts).into()), Extent::ONE, Extent::ONE];
-        self.launch(Kernel::SortPairs, grid, (32, 0), (p, vec![*experts, top, route.ld], vec![]))?;
+        let (n, shared) = (vec![*experts, top, route.ld], experts.div_ceil(32) * 4);
+        self.launch(Kernel::SortPairs, grid, (32, shared), (p, n, Vec::new()))?;
         let (list, experts) = (pairs.ptr, *experts);
         let of = |of_row| {
-            let pairs = Some(Pairs { starts, list, of_row, top, experts });
+            let pairs = Some(Pairs { starts, list, chosen, of_row, top, experts });
             Product { pairs, ..Product::PLAIN }
         };
         let all = |first: &WeightId| -> Vec<(WeightId, u32)> {

@@ -56,7 +56,7 @@ class Model:
         device: str = "cpu",
         parallel: int = 1,
         queue: int = 64,
-        kv: str = "int16",
+        kv: str | None = None,
         mode: str = "int8",
         fetch: bool = True,
     ) -> None: ...

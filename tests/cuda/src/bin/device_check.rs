@@ -69,7 +69,9 @@ fn run(section: &str, device: &CudaDevice) -> Result<String, String> {
         "rows-alone" => {
             let block = tokenmill_cuda::BLOCK_TOKENS;
             let plain = checks::rows_alone(device, Mode::F32, &checks::of_kinds(block))?;
-            let count = plain + checks::rows_alone(device, Mode::Bf16, &products::cases(block))?;
+            let atoms = checks::rows_alone(device, Mode::Bf16, &products::cases(block))?;
+            let experts = checks::rows_alone(device, Mode::Bf16, &products::experts(block))?;
+            let count = plain + atoms + experts;
             Ok(format!("{count} cases, equal bits"))
         }
         "recordings" => {
