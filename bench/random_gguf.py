@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes a GGUF file of a real model's shape with random weights in one format, to measure formats without a download.
 
-    python3 bench/random_gguf.py OUT.gguf --format q8_0|q4_0|q4_k|… [--shape 1b|8b] [--layers N]
+    python3 bench/random_gguf.py OUT.gguf --format q8_0|q4_0|q4_k|… [--shape 1b|8b|moe] [--layers N]
 
-Shapes are those of random_safetensors.py, without a tokenizer (`bench` needs none). Bytes of blocks are random but their
+Shapes are those of random_safetensors.py and, of experts, Qwen3-30B-A3B's, without a tokenizer (`bench` needs none). Bytes of blocks are random but their
 scales; one layer is made and repeated. Needs numpy."""
 
 import argparse, struct
@@ -14,18 +14,21 @@ FORMATS = {"q8_0": (8, 32, 34, {0: 0.02 / 74}), "q4_0": (2, 32, 18, {0: 0.02 / 4
            "q5_k": (13, 256, 176, {0: 7e-5, 2: 1e-3}), "q6_k": (14, 256, 210, {208: 1.5e-5}), "q2_k": (10, 256, 84, {80: 2e-3, 82: 2e-3}),
            "q3_k": (11, 256, 110, {108: 5e-4}), "iq2_xxs": (16, 256, 66, {0: 5e-4}), "iq3_s": (21, 256, 110, {0: 2e-4}),
            "iq4_nl": (20, 32, 18, {0: 0.02 / 64}), "iq4_xs": (23, 256, 136, {0: 2e-5})}
-# Columns, those of the gate, tokens, columns of a head, layers.
-SHAPES = {"1b": (2048, 8192, 49152, 64, 16), "8b": (4096, 14336, 128256, 128, 32)}
-KV_HEADS, F32, U32, FLOAT, STRING = 8, 0, 4, 6, 8
+# Columns, those of the gate, tokens, columns of a head, heads, heads of keys, layers, experts and how many are chosen.
+SHAPES = {"1b": (2048, 8192, 49152, 64, 32, 8, 16, 0, 0), "8b": (4096, 14336, 128256, 128, 32, 8, 32, 0, 0),
+          "moe": (2048, 768, 151936, 128, 32, 4, 48, 128, 8)}
+F32, U32, FLOAT, STRING = 0, 4, 6, 8
 rng = np.random.default_rng(0)
 
 
-def rows(format, n, k):
+def rows(format, n, k, experts=()):
     number, weights, size, scales = FORMATS[format]
     blocks = rng.integers(0, 256, (n * k // weights, size), dtype=np.uint8)
+    if experts:  # of which one is made
+        blocks = np.tile(blocks, (*experts, 1))
     for at, scale in scales.items():
         blocks[:, at : at + 2] = np.frombuffer(np.float16(scale).tobytes(), np.uint8)
-    return (k, n), number, blocks.tobytes()
+    return (k, n, *experts), number, blocks.tobytes()
 
 
 def ones(n):
@@ -43,23 +46,30 @@ def main():
     args.add_argument("--shape", choices=list(SHAPES), default="1b")
     args.add_argument("--layers", type=int)
     args = args.parse_args()
-    h, ff, vocab, head, layers = SHAPES[args.shape]
+    h, ff, vocab, head, heads, kv_heads, layers, experts, chosen = SHAPES[args.shape]
     layers = args.layers or layers
-    kv = KV_HEADS * head
-    matrices = {"attn_q": (h, h), "attn_k": (kv, h), "attn_v": (kv, h), "attn_output": (h, h), "ffn_gate": (ff, h),
-                "ffn_up": (ff, h), "ffn_down": (h, ff)}
+    kv, arch = kv_heads * head, "qwen3moe" if experts else "llama"
+    matrices = {"attn_q": (heads * head, h), "attn_k": (kv, h), "attn_v": (kv, h), "attn_output": (h, heads * head)}
+    of, many = ("_exps", ((experts,),)) if experts else ("", ())
+    matrices |= {f"ffn_gate{of}": (ff, h, *many), f"ffn_up{of}": (ff, h, *many), f"ffn_down{of}": (h, ff, *many)}
     layer = {name: rows(args.format, *shape) for name, shape in matrices.items()}
     layer |= {"attn_norm": ones(h), "ffn_norm": ones(h)}
+    if experts:
+        router = rng.standard_normal((experts, h), dtype="<f4") * 0.02
+        layer |= {"attn_q_norm": ones(head), "attn_k_norm": ones(head), "ffn_gate_inp": ((h, experts), F32, router.tobytes())}
     tensors = {"token_embd.weight": rows(args.format, vocab, h), "output_norm.weight": ones(h)}
     for i in range(layers):
         tensors |= {f"blk.{i}.{name}.weight": tensor for name, tensor in layer.items()}
     numbers = {"block_count": layers, "context_length": 131072, "embedding_length": h, "feed_forward_length": ff,
-               "attention.head_count": h // head, "attention.head_count_kv": KV_HEADS, "vocab_size": vocab,
+               "attention.head_count": heads, "attention.head_count_kv": kv_heads, "vocab_size": vocab,
                "rope.dimension_count": head}
+    if experts:
+        numbers |= {"expert_count": experts, "expert_used_count": chosen, "expert_feed_forward_length": ff,
+                    "attention.key_length": head, "attention.value_length": head}
     floats = {"rope.freq_base": 500000.0, "attention.layer_norm_rms_epsilon": 1e-5}
-    values = [text("general.architecture") + struct.pack("<I", STRING) + text("llama")]
-    values += [text(f"llama.{key}") + struct.pack("<II", U32, value) for key, value in numbers.items()]
-    values += [text(f"llama.{key}") + struct.pack("<If", FLOAT, value) for key, value in floats.items()]
+    values = [text("general.architecture") + struct.pack("<I", STRING) + text(arch)]
+    values += [text(f"{arch}.{key}") + struct.pack("<II", U32, value) for key, value in numbers.items()]
+    values += [text(f"{arch}.{key}") + struct.pack("<If", FLOAT, value) for key, value in floats.items()]
     infos, at = [], 0
     for name, (dims, number, data) in tensors.items():
         infos.append(text(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, number, at))

@@ -69,13 +69,16 @@ measure() {
   local name=$1 prompt=$2 generated=$3 batch=$4 maker=$5 model=$scratch/$1
   shift 5
   [ "$maker" != gguf ] || model=$model.gguf
-  [ "$gpu" = yes ] || set -- "$@" --layers 1
+  [ "$gpu" = yes ] || set -- "$@" --layers 1  # (the last one counts)
   section "make-$name" 90 python3 "bench/random_$maker.py" "$model" "$@"
   section "bench-$name" 60 "$kit/tokenmill" bench "$model" --device cuda --json -r 3 \
     -p "$prompt" -n "$generated" --batch "$batch"
   # The same by plain kernels, where that is asked for.
   [ "$plain" = no ] || section "bench-$name-plain" 60 "$kit/tokenmill" bench "$model" --device cuda --mode f32 --json -r 2 \
     -p "$prompt" -n "$generated" --batch 1
+  # Behind a long context.
+  [ "$deep" = no ] || section "bench-$name-deep" 60 "$kit/tokenmill" bench "$model" --device cuda --json -r 3 \
+    -p 512 -n 32 --depth 8192 --batch 1,16
   rm -rf "$model"
 }
 
@@ -87,14 +90,15 @@ speed() {
   trap 'rm -rf "$scratch"' EXIT
   section card 20 bash -c card
   section read 20 python3 bench/cuda/read.py "$kit/probe.fatbin"
-  plain=yes
+  plain=yes deep=no
   for family in bf16 fp8 gptq; do
     measure "1b-$family" 512 64 1,16 safetensors --family "$family"
   done
   for format in q8_0 q4_k iq3_s; do
     measure "1b-$format" 512 64 1,16 gguf --format "$format"
   done
-  plain=no
+  plain=no deep=yes
+  measure moe-q4_k 512 32 1,16 gguf --format q4_k --shape moe --layers 12
   measure 8b-q4_k 512 32 1 gguf --format q4_k --shape 8b
   measure 8b-bf16 512 32 1 safetensors --family bf16 --shape 8b
   # The machine's state at the end, too: clocks and other work show here.

@@ -57,19 +57,26 @@ pub(crate) fn fill(batch: &Batch, sampled: &[TokenId], slots: u32, words: &mut V
 }
 
 /// Sequences with few tokens as items of attention by tensor cores: those whose splits have places
-/// split by split, others whole; and where those of each sequence are.
+/// split by split, others whole; and where those of each sequence are. Long ones come first.
 fn attended(batch: &Batch, slots: u32, words: &mut Vec<u32>) {
-    words[17] = words.len() as u32;
+    let joins = words.len();
+    words[17] = joins as u32;
+    words.resize(joins + 2 * batch.spans.len(), 0);
     let mut taken = 0;
-    for span in &batch.spans {
-        let wanted = splits(span.context + span.len);
-        let apart = span.len <= FEW_TOKENS && wanted > 1 && taken + wanted <= slots;
-        words.extend(if apart { [taken, wanted] } else { [0, 0] });
-        taken += if apart { wanted } else { 0 };
+    // (By powers of two, which takes no memory.)
+    for power in (1..=u32::BITS).rev() {
+        for (i, span) in batch.spans.iter().enumerate().filter(|(_, s)| s.len <= FEW_TOKENS) {
+            let wanted = splits(span.context + span.len);
+            let is_now = wanted > 1 && u32::BITS - wanted.leading_zeros() == power;
+            if is_now && taken + wanted <= slots {
+                words[joins + 2 * i..][..2].copy_from_slice(&[taken, wanted]);
+                taken += wanted;
+            }
+        }
     }
     words[16] = words.len() as u32;
     for (i, span) in batch.spans.iter().enumerate().filter(|(_, s)| s.len <= FEW_TOKENS) {
-        let [slot, apart] = [0, 1].map(|k| words[words[17] as usize + 2 * i + k]);
+        let [slot, apart] = [0, 1].map(|k| words[joins + 2 * i + k]);
         match apart {
             0 => words.extend([i as u32, 0, splits(span.context + span.len), u32::MAX]),
             _ => words.extend((0..apart).flat_map(|n| [i as u32, n, n + 1, slot + n])),
@@ -185,17 +192,18 @@ mod tests {
     #[test]
     fn splits_have_places_while_there_are_some() {
         let span = |len, context| Span { first: 0, len, context, tables: [0; 4] };
-        let spans = vec![span(1, 1535), span(5, 4000), span(4, 510), span(1, 2048), span(2, 20)];
+        let spans = vec![span(4, 510), span(5, 4000), span(1, 2047), span(1, 1024), span(2, 20)];
         let mut words = Vec::new();
-        fill(&Batch { spans, ..Batch::default() }, &[], 6, &mut words);
+        fill(&Batch { spans, ..Batch::default() }, &[], 7, &mut words);
         let joins = &words[words[17] as usize..words[16] as usize];
-        assert_eq!(joins, [0, 3, 0, 0, 3, 2, 0, 0, 0, 0]);
+        // The long one first; one place is left, which is not enough for the last.
+        assert_eq!(joins, [4, 2, 0, 0, 0, 4, 0, 0, 0, 0]);
         let items = words[words[16] as usize..].as_chunks::<4>().0;
         let none = u32::MAX;
-        let own = [[0, 0, 1, 0], [0, 1, 2, 1], [0, 2, 3, 2], [2, 0, 1, 3], [2, 1, 2, 4]];
-        assert_eq!(items[..5], own);
-        assert_eq!(items[5..], [[3, 0, 5, none], [4, 0, 1, none]]);
-        assert_eq!(words[15], 7);
+        assert_eq!(items[..2], [[0, 0, 1, 4], [0, 1, 2, 5]]);
+        assert_eq!(items[2..6], [0, 1, 2, 3].map(|n| [2, n, n + 1, n]));
+        assert_eq!(items[6..], [[3, 0, 3, none], [4, 0, 1, none]]);
+        assert_eq!(words[15], 8);
     }
 
     #[test]

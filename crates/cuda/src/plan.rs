@@ -34,7 +34,7 @@ const NARROW: u32 = 256;
 /// Strips of a block for many rows of x, which are more than so many times two tiles.
 const WIDE: u32 = 8;
 pub(crate) const MOST_TILES: u32 = 2;
-/// Splits of keys that have a place for their sums, at most: enough blocks for any GPU.
+/// Splits of keys that have a place for their sums, at most, but for those of one sequence.
 const MOST_SLOTS: u32 = 256;
 
 /// An argument that is an address.
@@ -281,8 +281,10 @@ impl Plan {
         let (launches, consts) = (Vec::new(), Vec::new());
         let (top, served) = (limits.top_logprobs, ServedViews::default());
         let (now, joined, when) = (0, None, When::Always);
-        let splits = limits.sequences.saturating_mul(splits(limits.context));
-        let slots = if splits > limits.sequences { splits.min(MOST_SLOTS) } else { 0 };
+        // As many as keep any GPU busy; of the longest sequence all.
+        let longest = splits(limits.context);
+        let all = limits.sequences.saturating_mul(longest);
+        let slots = if longest > 1 { all.min(longest.max(MOST_SLOTS)) } else { 0 };
         let mut draft = Draft {
             program,
             shapes,
