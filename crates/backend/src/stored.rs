@@ -7,13 +7,17 @@ fn error(part: &RowPart, reason: impl Into<String>) -> SourceError {
     SourceError { tensor: part.tensor.clone(), reason: reason.into() }
 }
 
-/// Bytes of one stored row of `cols` columns.
+/// Rows that are decoded at once on their way to another side: those of a band.
+const TOGETHER: u64 = 128;
+
+/// Bytes of one row of `cols` columns as it is read ([`RowPart::read_as`]).
 ///
 /// # Errors
 /// When `cols` is not a whole number of the format's blocks.
 pub fn row_bytes(part: &RowPart, cols: u64) -> Result<usize, SourceError> {
-    let bytes = part.format.row_bytes(cols).and_then(|b| usize::try_from(b).ok());
-    bytes.ok_or_else(|| error(part, format!("{cols} columns in blocks of {}", part.format)))
+    let (format, _) = part.read_as();
+    let bytes = format.row_bytes(cols).and_then(|b| usize::try_from(b).ok());
+    bytes.ok_or_else(|| error(part, format!("{cols} columns in blocks of {format}")))
 }
 
 /// Rows of the weight that come from each part, top to bottom.
@@ -97,53 +101,86 @@ pub fn numbers(
     Ok(())
 }
 
-/// The bytes of the `taken` columns of a part, transposed: rows of `cols` columns in its format.
+/// The bytes of the `taken` columns of a part, transposed: rows of `cols` columns in the format that they are read as,
+/// which is f32 where the stored rows have blocks or another order of columns. Beside what it gives, this takes memory for
+/// [`TOGETHER`] stored rows.
 ///
 /// # Errors
-/// Blocked formats; columns that are not there; those of the source.
+/// Columns that are not there, or are no whole blocks; an order of other columns; those of the source.
 pub fn transposed(
     part: &RowPart,
     taken: Columns,
     cols: u64,
     source: &dyn WeightSource,
 ) -> Result<Vec<u8>, SourceError> {
-    let info = part.format.info();
     let last = taken.count.checked_sub(1).and_then(|n| n.checked_mul(taken.step.max(1)));
     let last = last.and_then(|n| n.checked_add(taken.start));
     let there = last.is_some_and(|last| last < taken.of);
-    if info.block_weights != 1 || part.rows.count != cols || !there {
+    if part.rows.count != cols || !there {
         return Err(error(part, format!("cannot be read transposed: {taken:?}, {cols} rows")));
     }
-    let size = info.block_bytes;
-    let [cols, first, count, of] = [cols, taken.start, taken.count, taken.of].map(|n| n as usize);
+    let lying = RowPart { transposed: None, ..part.clone() };
+    row_bytes(&lying, taken.of)?;
+    let size = part.read_as().0.info().block_bytes;
+    let [width, first, count, of] = [cols, taken.start, taken.count, taken.of].map(|n| n as usize);
     let step = taken.step.max(1) as usize;
-    let mut block = vec![0; cols * of * size];
-    let mut out = vec![0; part.rows.repeat as usize * count * cols * size];
-    for (i, transposed) in out.chunks_exact_mut(count * cols * size).enumerate() {
-        let start = part.rows.start + i as u64 * part.rows.stride;
-        source.read_rows(&part.tensor, start..start + part.rows.count, &mut block)?;
-        for (col, stored) in block.chunks_exact(of * size).enumerate() {
-            let taken = stored[first * size..].chunks_exact(size).step_by(step).take(count);
-            for (row, number) in taken.enumerate() {
-                transposed[(row * cols + col) * size..][..size].copy_from_slice(number);
+    let mut rows = vec![0; TOGETHER.min(cols) as usize * of * size];
+    let mut out = vec![0; part.rows.repeat as usize * count * width * size];
+    for (slice, out) in
+        (0..part.rows.repeat).zip(out.chunks_exact_mut((count * width * size).max(1)))
+    {
+        for at in (0..cols).step_by(TOGETHER as usize) {
+            let rows = &mut rows[..TOGETHER.min(cols - at) as usize * of * size];
+            read_plain(&lying, of, slice * cols + at, source, rows)?;
+            for (col, stored) in (at as usize..).zip(rows.chunks_exact(of * size)) {
+                let taken = stored[first * size..].chunks_exact(size).step_by(step).take(count);
+                for (row, number) in taken.enumerate() {
+                    out[(row * width + col) * size..][..size].copy_from_slice(number);
+                }
             }
         }
     }
     Ok(out)
 }
 
-/// The order of a part's stored columns, where they lie in another.
+/// Rows `first ..` of an untransposed part as numbers that lie one by one, each column in its place: as they are stored where
+/// they do, else as f32. As many as `out` has room for. [rows × cols]
+fn read_plain(
+    part: &RowPart,
+    cols: usize,
+    first: u64,
+    source: &dyn WeightSource,
+    out: &mut [u8],
+) -> Result<(), SourceError> {
+    let order = order(part, cols as u64)?;
+    if part.format.info().block_weights == 1 && order.is_none() {
+        return read_rows(part, cols as u64, first, source, out);
+    }
+    let mut values = vec![0.0; out.len() / size_of::<f32>()];
+    numbers(part, cols, first, source, &mut values)?;
+    if let Some(order) = order {
+        put_back(order, &mut values);
+    }
+    for (out, value) in out.chunks_exact_mut(size_of::<f32>()).zip(values) {
+        out.copy_from_slice(&value.to_le_bytes());
+    }
+    Ok(())
+}
+
+/// The order of the columns of a part as it is read, where they lie in another; that of rows that are read transposed is
+/// undone on the way.
 ///
 /// # Errors
-/// When it is no permutation of `cols` columns, or of rows that are read transposed.
+/// When it is no permutation of the stored columns, which are `cols` where rows are read as they lie.
 pub fn order(part: &RowPart, cols: u64) -> Result<Option<&[u32]>, SourceError> {
     let Some(order) = part.order.as_deref() else { return Ok(None) };
+    let cols = part.transposed.map_or(cols, |taken| taken.of);
     let mut seen = vec![false; order.len()];
     let once = |&k: &u32| seen.get_mut(k as usize).is_some_and(|s| !std::mem::replace(s, true));
-    if order.len() as u64 != cols || part.transposed.is_some() || !order.iter().all(once) {
+    if order.len() as u64 != cols || !order.iter().all(once) {
         return Err(error(part, format!("an order of {} columns for {cols}", order.len())));
     }
-    Ok(Some(order))
+    Ok(part.read_as().1.map(|order| &**order))
 }
 
 /// Puts the columns of rows that were stored in `order` where they belong.
@@ -169,7 +206,7 @@ pub fn decode(spec: &WeightSpec, source: &dyn WeightSource) -> Result<Vec<f32>, 
         let (now, after) = rest.split_at_mut(rows as usize * spec.cols as usize);
         match part.transposed {
             Some(columns) => {
-                part.format.decode_row(&transposed(part, columns, cols, source)?, now);
+                part.read_as().0.decode_row(&transposed(part, columns, cols, source)?, now);
             }
             None => numbers(part, spec.cols as usize, 0, source, now)?,
         }
@@ -272,7 +309,7 @@ mod tests {
     use super::*;
     use std::ops::Range;
     use tokenmill_ir::RowSlices;
-    use tokenmill_quant::FormatId;
+    use tokenmill_quant::{FORMATS, FormatId};
 
     /// Tensors whose number i is i; `a` is `[6, 4]`, `b` has one axis of 12, `c` is `[3, 4]`.
     struct Counting {
@@ -368,6 +405,81 @@ mod tests {
         }
         let transposed = ordered(&[1, 0], Some(Columns::all(4)));
         assert!(decode(&spec(4, 2, vec![transposed]), &source).is_err());
+    }
+
+    /// One tensor of rows of so many bytes.
+    struct Tensor(usize, Vec<u8>);
+
+    impl WeightSource for Tensor {
+        fn read_rows(&self, _: &str, rows: Range<u64>, out: &mut [u8]) -> Result<(), SourceError> {
+            let bytes = self.1.get(rows.start as usize * self.0..rows.end as usize * self.0);
+            let found = bytes.filter(|found| found.len() == out.len());
+            let error = || SourceError { tensor: "t".into(), reason: "length".into() };
+            out.copy_from_slice(found.ok_or_else(error)?);
+            Ok(())
+        }
+
+        fn rows(&self, _: &str, _: Range<u64>) -> Option<&[u8]> {
+            None
+        }
+    }
+
+    /// The numbers that rows of blocks decode to stand where a plain matrix has them when it is turned: the same bits, in every
+    /// format, of slices of fewer and of more rows than are decoded at once, some columns or all, in any order.
+    #[test]
+    fn blocks_are_turned_number_by_number() {
+        let shuffled: Vec<u32> = (0..256).map(|k| (k * 37 + 11) % 256).collect();
+        let some = Columns { start: 3, count: 80, step: 3, of: 256 };
+        let ways = [(None, Columns::all(256)), (Some(shuffled), Columns::all(256)), (None, some)];
+        let formats = FORMATS.iter().filter(|f| f.id.is_weight() || f.id.band_rows() > 1);
+        for (format, (order, taken)) in formats.flat_map(|f| ways.clone().map(|way| (f.id, way))) {
+            let size = format.row_bytes(256).expect("whole blocks") as usize;
+            // (Bytes below 0x3c: no scale is endless.)
+            let bytes = (0..384 * size).map(|i| (i * i / 7 + i) as u8 % 0x3c).collect();
+            let mut lying = vec![0.0; 384 * 256];
+            let source = Tensor(size, bytes);
+            format.decode_rows(256, &source.1, &mut lying);
+            order.iter().for_each(|order| put_back(order, &mut lying));
+            for [start, count, stride, repeat] in
+                [[3, 20, 44, 4], [1, 150, 200, 2], [128, 128, 128, 2]]
+            {
+                let rows = RowSlices { start, count, stride, repeat };
+                let order = order.clone().map(Into::into);
+                let (tensor, transposed) = ("t".into(), Some(taken));
+                let spec = spec(
+                    (taken.count * repeat) as u32,
+                    count as u32,
+                    vec![RowPart { format, tensor, rows, transposed, order }],
+                );
+                let found = decode(&spec, &source).unwrap_or_else(|e| panic!("{format}: {e}"));
+                let plain = format.info().block_weights == 1 && spec.parts[0].order.is_none();
+                let read = if plain { format } else { FormatId::F32 };
+                assert_eq!(spec.parts[0].read_as(), (read, None));
+                let bytes = read.row_bytes(count).expect("plain") * taken.count * repeat;
+                assert_eq!(spec.stored_bytes(), bytes, "{format}");
+                for (i, x) in found.iter().enumerate() {
+                    let (row, col) = (i as u64 / count, i as u64 % count);
+                    let column = taken.start + row % taken.count * taken.step;
+                    let stored = start + row / taken.count * stride + col;
+                    let expect = lying[(stored * 256 + column) as usize];
+                    assert_eq!(x.to_bits(), expect.to_bits(), "{format}: {row}, {col}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_that_cannot_be_turned_are_errors() {
+        let source = Tensor(36, vec![0; 36 * 8]);
+        let part = |of, order: Option<&[u32]>| RowPart {
+            format: FormatId::U4_32,
+            order: order.map(Into::into),
+            ..part("t", [0, 4, 4, 2], Some(Columns::all(of)))
+        };
+        for (of, order) in [(40, None), (64, Some(&[0, 1][..])), (64, Some(&[0; 64][..]))] {
+            let error = decode(&spec(2 * of as u32, 4, vec![part(of, order)]), &source);
+            assert!(error.unwrap_err().to_string().contains("columns"), "{of} {order:?}");
+        }
     }
 
     #[test]

@@ -179,28 +179,20 @@ impl Weight {
             let (bias, scales) = (Vec::new(), Vec::new());
             return Ok(Self { rows: spec.rows as usize, kind, bias, scales });
         }
-        let mut runs: Vec<(&RowPart, usize)> = Vec::new();
+        let mut runs: Vec<((FormatId, Option<&ColumnOrder>), usize)> = Vec::new();
         for (part, rows) in spec.parts.iter().zip(stored::part_rows(spec)?) {
-            match runs
-                .last_mut()
-                .filter(|run| run.0.format == part.format && run.0.order == part.order)
-            {
+            match runs.last_mut().filter(|run| run.0 == part.read_as()) {
                 Some(run) => run.1 += rows as usize,
-                None => runs.push((part, rows as usize)),
+                None => runs.push((part.read_as(), rows as usize)),
             }
         }
         let (mut tables, mut panels, mut row) = (Vec::new(), Vec::new(), 0);
-        for (RowPart { format, order, .. }, rows) in runs {
+        for ((format, order), rows) in runs {
             if spec.role == WeightUse::Rows {
-                let size = format.row_bytes(spec.cols.into()).unwrap_or(0) as usize;
-                tables.push(Table {
-                    format: *format,
-                    row,
-                    rows,
-                    bytes: slabs.take(size * rows, WEIGHTS)?,
-                });
+                let size = row_bytes(format, spec.cols as usize);
+                tables.push(Table { format, row, rows, bytes: slabs.take(size * rows, WEIGHTS)? });
             } else {
-                let (layout, order) = layout_of(spec, laid, *format, order.as_ref(), rows)?;
+                let (layout, order) = layout_of(spec, laid, format, order, rows)?;
                 let bytes = slabs.take(layout.bytes(), WEIGHTS)?;
                 panels.push(Panels { spec: layout, row, order: order.cloned(), bytes });
             }
@@ -307,7 +299,7 @@ fn runs<'a>(spec: &'a WeightSpec, source: &dyn WeightSource) -> Result<Vec<Run<'
             None => Segment::Stored(part),
         };
         stored::order(part, spec.cols.into())?;
-        let (format, order, rows) = (part.format, part.order.as_ref(), rows as usize);
+        let ((format, order), rows) = (part.read_as(), rows as usize);
         match runs.last_mut().filter(|run| run.format == format && run.order == order) {
             Some(run) => {
                 run.segments.push((rows, segment));
@@ -466,7 +458,7 @@ fn layout_of<'a>(
         let r = p.rows;
         let starts = r.repeat == 1 || r.stride.is_multiple_of(band);
         let aligned = r.start.is_multiple_of(band) && r.count.is_multiple_of(band) && starts;
-        p.format == format && !aligned
+        p.read_as().0 == format && !aligned
     };
     let kept = match order {
         Some(_) if !orders => FormatId::F32,
@@ -524,7 +516,7 @@ fn repack(
 mod tests {
     use std::ops::Range;
 
-    use tokenmill_ir::RowSlices;
+    use tokenmill_ir::{Columns, RowSlices};
     use tokenmill_quant::{FORMATS, Format};
 
     use super::*;
@@ -552,27 +544,38 @@ mod tests {
         for (format, mode) in FORMATS.iter().filter(bands).flat_map(|f| modes.map(|m| (f, m))) {
             let laid = Laid { mode, written_out: mode == Mode::Int8 };
             let band = format.id.band_rows() as u64;
-            for role in [WeightUse::Rows, WeightUse::Matmul, WeightUse::RowsAndMatmul] {
+            let roles = [WeightUse::Rows, WeightUse::Matmul, WeightUse::RowsAndMatmul];
+            for (role, turned) in roles.into_iter().flat_map(|r| [(r, false), (r, true)]) {
                 let part = |rows| RowPart {
                     format: format.id,
                     tensor: "t".to_owned(),
-                    rows: RowSlices::range(0, rows),
-                    transposed: None,
+                    rows: RowSlices::range(0, if turned { 512 } else { rows }),
+                    transposed: turned.then(|| Columns::all(rows * 256 / band)),
                     order: None,
                 };
+                let parts = vec![part(24 * band), part(16 * band)];
                 let spec = WeightSpec {
                     name: "w".to_owned(),
                     role,
-                    rows: 40 * band as u32,
+                    rows: parts.iter().map(RowPart::weight_rows).sum::<u64>() as u32,
                     cols: 512,
-                    parts: vec![part(24 * band), part(16 * band)],
+                    parts,
                     bias: Vec::new(),
                     scales: vec![(24, 2.0)],
                 };
                 let mut slabs = Slabs::default();
                 let shape = Weight::shape(&spec, laid, &mut slabs).map(|w| w.bytes());
                 let upload = Weight::upload(&spec, laid, &Zeros, &mut slabs, &pool);
-                assert_eq!(shape, upload.map(|w| w.bytes()), "{} as {role:?}", format.name);
+                assert_eq!(
+                    shape,
+                    upload.map(|w| w.bytes()),
+                    "{} as {role:?} {turned}",
+                    format.name
+                );
+                if turned && role == WeightUse::Matmul && format.block_weights > 1 {
+                    let f32s = u64::from(spec.rows) * 512 * 4;
+                    assert_eq!(spec.stored_bytes(), f32s, "{} is turned as f32", format.name);
+                }
             }
         }
     }

@@ -171,13 +171,13 @@ impl Shape {
             let stride = stored::row_bytes(&here, spec.cols.into())?;
             let stride = u32::try_from(stride)
                 .map_err(|_| failure::unsupported(format!("rows of {stride} bytes")))?;
-            let (cols, plain) = (u64::from(spec.cols), part.order.is_none());
-            let is_atoms = uses.atoms && plain && part.transposed.is_none() && has_atoms(format);
+            let (cols, ordered) = (u64::from(spec.cols), part.read_as().1.is_some());
+            let plain = !ordered && part.transposed.is_none();
+            let is_atoms = uses.atoms && plain && has_atoms(format);
             let (atoms, scales_of) = atoms_of(format, count, cols);
             let bytes = if is_atoms { atoms + scales_of } else { count * u64::from(stride) };
             let rows = shape.take(bytes);
-            let ordered = part.order.is_some() && is_as_stored(part);
-            let order = ordered.then(|| shape.take(u64::from(spec.cols) * 4));
+            let order = (ordered && is_as_read(part)).then(|| shape.take(u64::from(spec.cols) * 4));
             let [bias, scales] =
                 [bias, scales].map(|at| at.map(|at: u64| at + u64::from(first) * 4));
             let count = count as u32;
@@ -196,18 +196,19 @@ impl Shape {
     }
 }
 
-/// The format a part has in device memory: its own, if kernels decode that; codes of few bits take four.
+/// The format a part has in device memory: the one it is read as, if kernels decode that; codes of few bits take four.
 fn format_here(part: &RowPart) -> FormatId {
-    match in_four_bits(part.format) {
+    let (format, _) = part.read_as();
+    match in_four_bits(format) {
         Some(format) => format,
-        None if is_decoded(part.format) => part.format,
+        None if is_decoded(format) => format,
         None => FormatId::F32,
     }
 }
 
-/// Whether the columns of a part are in device memory as they are stored.
-fn is_as_stored(part: &RowPart) -> bool {
-    is_decoded(part.format)
+/// Whether the columns of a part are in device memory as they are read.
+fn is_as_read(part: &RowPart) -> bool {
+    is_decoded(part.read_as().0)
 }
 
 /// The weights of a program in device memory.
@@ -330,7 +331,7 @@ impl Upload<'_> {
 
     fn part(&mut self, part: &RowPart, there: &PartShape) -> Result<(), DeviceError> {
         let cols = u64::from(self.spec.cols);
-        if !is_as_stored(part) {
+        if !is_as_read(part) {
             let (parts, bias, scales) = (vec![part.clone()], Vec::new(), Vec::new());
             let alone = WeightSpec { rows: there.count, parts, bias, scales, ..self.spec.clone() };
             return self.floats(there.rows, &stored::decode(&alone, self.source)?);

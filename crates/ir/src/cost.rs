@@ -91,7 +91,7 @@ impl Program {
         }
     }
 
-    /// Bytes of all weights as stored in the file.
+    /// Bytes of all weights in the formats they are read as: nearly always those of the file.
     pub fn weight_bytes(&self) -> u64 {
         self.weights.iter().map(|w| w.stored_bytes()).sum()
     }

@@ -67,7 +67,7 @@ impl Program {
     /// Whether weights are entries of code books, which a device may write out: see [`Program::wide_weights`].
     pub fn has_code_books(&self) -> bool {
         let mut parts = self.weights.iter().flat_map(|weight| &weight.parts);
-        parts.any(|part| !code_book(part.format).is_empty())
+        parts.any(|part| !code_book(part.read_as().0).is_empty())
     }
 
     /// Token ids are below this: each has a row in every table of embeddings.
@@ -301,7 +301,7 @@ impl Program {
 
     fn weight_text(&self, w: WeightId) -> String {
         let Some(spec) = self.weights.get(w.0 as usize) else { return format!("w{}?", w.0) };
-        let mut formats: Vec<&str> = spec.parts.iter().map(|p| p.format.name()).collect();
+        let mut formats: Vec<&str> = spec.parts.iter().map(|p| p.read_as().0.name()).collect();
         formats.dedup();
         let bias = if spec.bias.is_empty() { "" } else { "+bias" };
         format!("{}{{{}x{} {}{bias}}}", spec.name, spec.rows, spec.cols, formats.join("+"))

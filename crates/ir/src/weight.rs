@@ -79,9 +79,9 @@ pub struct RowPart {
     pub rows: RowSlices,
     /// Set when the stored matrix must be read transposed: each of the `rows.repeat` slices is a
     /// block `[rows.count, of]` in the file, of whose columns `count` are taken and give as many
-    /// rows of `rows.count` columns here. Plain (unblocked) formats only.
+    /// rows of `rows.count` columns here.
     pub transposed: Option<Columns>,
-    /// Where columns lie in another order.
+    /// Where the stored columns lie in another order.
     pub order: Option<ColumnOrder>,
 }
 
@@ -89,6 +89,17 @@ impl RowPart {
     /// Rows of the weight that come from this part.
     pub fn weight_rows(&self) -> u64 {
         self.transposed.map_or(self.rows.len(), |c| self.rows.repeat.saturating_mul(c.count))
+    }
+
+    /// The format that its rows have once they are read, and the order of their columns: what all who lay out or count
+    /// weights go by. It is that of the file, but where blocks, or columns in another order, are read transposed: numbers
+    /// that share a scale come to lie in different rows there, so they are decoded, and are f32 in their own order.
+    pub fn read_as(&self) -> (FormatId, Option<&ColumnOrder>) {
+        let plain = self.format.info().block_weights == 1 && self.order.is_none();
+        match self.transposed {
+            Some(_) if !plain => (FormatId::F32, None),
+            _ => (self.format, self.order.as_ref()),
+        }
     }
 }
 
@@ -133,10 +144,10 @@ pub struct WeightSpec {
 }
 
 impl WeightSpec {
-    /// Bytes of the stored form, all parts, biases included.
+    /// Bytes of all parts in the formats they are read as, biases included.
     pub fn stored_bytes(&self) -> u64 {
         let of = |p: &RowPart, cols: u64| {
-            p.format.row_bytes(cols).unwrap_or(0).saturating_mul(p.weight_rows())
+            p.read_as().0.row_bytes(cols).unwrap_or(0).saturating_mul(p.weight_rows())
         };
         let matrix: u64 = self.parts.iter().map(|p| of(p, self.cols.into())).sum();
         matrix + self.bias.iter().map(|p| of(p, p.rows.len()) / p.rows.len().max(1)).sum::<u64>()

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 
 use tokenmill_backend::{Device, DeviceError, Executable};
 use tokenmill_device_tests::conformance::{Case, Outcome, Tolerance, cases, prepared, run};
+use tokenmill_engine::load::read;
 use tokenmill_golden_tests::{Golden, Runner, Variant, worst_difference};
 use tokenmill_ir::{Batch, KvFormat, Mode, Span, StepOutput};
 use tokenmill_models::spec::Output;
@@ -55,9 +56,10 @@ pub fn conformance(
 }
 
 /// Cases of many kinds, by parts of their names.
-const KINDS: [&str; 15] = [
+const KINDS: [&str; 16] = [
     "linear q4_k 40x256",
     "linear of reordered columns, 1",
+    "transposed u4_32",
     "norm Layer of a sum, 63",
     "9 heads on 3 over F32",
     "window of 20 over Bf16",
@@ -235,6 +237,31 @@ pub fn recording(arch: &str, device: &dyn Device) -> Result<(), String> {
                 if tokens != golden.greedy {
                     return Err(format!("{what}: {tokens:?}, not {:?}", golden.greedy));
                 }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Latent attention whose up-projection is quantised, in every family's file: the prompt whole and in chunks.
+///
+/// # Errors
+/// What differs.
+pub fn latents(device: &dyn Device) -> Result<(), String> {
+    let (golden, families) = Golden::latents();
+    for family in families {
+        let scratch = tempfile::tempdir().map_err(|e| e.to_string())?;
+        let model = read(&golden.path_of(&family, scratch.path()), KvFormat::F32);
+        let model = model.map_err(|e| format!("{family}: {e}"))?;
+        let expected = golden.floats(&format!("{family}.f32"));
+        for chunk in [512, 7] {
+            let context = golden.ids.len() as u32;
+            let run = Runner::new(device, Mode::F32, &model.program, &model.files, context);
+            let rows = run.and_then(|mut run| run.prefill(&golden.ids, chunk));
+            let rows = rows.map_err(|e| format!("{family}: {e}"))?;
+            let (worst, _) = worst_difference(&rows, &expected);
+            if worst.is_nan() || worst > TOLERANCE {
+                return Err(format!("{family} in chunks of {chunk}: off by {worst}"));
             }
         }
     }

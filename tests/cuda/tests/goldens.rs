@@ -25,3 +25,9 @@ fn recordings_match_even() {
 fn recordings_match_odd() {
     check_part(1);
 }
+
+#[test]
+fn up_projections_in_blocks_are_their_numbers() {
+    let Some(device) = device(16) else { return };
+    checks::latents(&device).unwrap();
+}

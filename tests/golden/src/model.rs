@@ -38,6 +38,12 @@ struct Long {
     rows: Vec<usize>,
 }
 
+#[derive(Deserialize)]
+struct Latents {
+    ids: Vec<u32>,
+    families: Vec<String>,
+}
+
 /// Expected outputs of one architecture.
 pub struct Golden {
     /// Folder name.
@@ -73,6 +79,14 @@ impl Golden {
         let seed = fnv1a(b"prompt:long ".iter().copied().chain(name.bytes()));
         let ids = (0..tokens).map(|i| (splitmix(seed.wrapping_add(i)) % vocab) as u32).collect();
         (Self { arch: name.to_owned(), ids, greedy: Vec::new(), folder }, rows)
+    }
+
+    /// Reads the recordings of latents whose up-projections are quantised, and the families of their files.
+    pub fn latents() -> (Self, Vec<String>) {
+        let folder = recordings().join("latents");
+        let text = std::fs::read_to_string(folder.join("latents.json")).expect("latents.json");
+        let Latents { ids, families } = serde_json::from_str(&text).expect("latents.json");
+        (Self { arch: "latents".to_owned(), ids, greedy: Vec::new(), folder }, families)
     }
 
     /// Folders that hold a recording, in order.
@@ -157,6 +171,24 @@ impl Golden {
             Variant::ConfigV5 => "config.v5.json",
         };
         self.folder_of(config, Packing::PLAIN, scratch)
+    }
+
+    /// The folder of a family of [`Golden::latents`]: its quantised tensors beside the hashed ones; `scratch` receives them.
+    pub fn path_of(&self, family: &str, scratch: &Path) -> PathBuf {
+        let folder = self.folder_of("config.json", Packing::PLAIN, scratch);
+        let json = |path: &Path| -> serde_json::Map<String, serde_json::Value> {
+            let text = std::fs::read_to_string(path).expect("a configuration");
+            serde_json::from_str(&text).expect("a configuration")
+        };
+        let mut config = json(&folder.join("config.json"));
+        config.extend(json(&self.folder.join(format!("{family}.json"))));
+        let text = serde_json::to_string(&config).expect("a configuration");
+        std::fs::write(folder.join("config.json"), text).expect("written");
+        let part = |n: u32| folder.join(format!("model-0000{n}-of-00002.safetensors"));
+        std::fs::rename(folder.join("model.safetensors"), part(1)).expect("renamed");
+        let quantized = self.folder.join(format!("{family}.safetensors"));
+        std::fs::copy(quantized, part(2)).expect("copied");
+        folder
     }
 
     fn folder_of(&self, config: &str, packing: Packing, scratch: &Path) -> PathBuf {

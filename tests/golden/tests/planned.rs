@@ -9,12 +9,13 @@ use tokenmill_cpu::{CpuDevice, CpuOptions};
 use tokenmill_engine::Host;
 use tokenmill_engine::describe::{Described, describe};
 use tokenmill_engine::load::{LoadFailure, LoadOptions, Lowered, WeightBits, read};
-use tokenmill_engine::plan::{Fit, Scene, fit};
+use tokenmill_engine::plan::{Fit, Scene, active_bytes, fit};
 use tokenmill_engine::planner::estimate::work;
 use tokenmill_engine::planner::factors::{Arithmetic, Instructions};
 use tokenmill_engine::planner::{Machine, Model, Need, Task, plan};
 use tokenmill_golden_tests::{Golden, Variant};
 use tokenmill_ir::{KvFormat, Mode};
+use tokenmill_quant::FormatId;
 
 fn machine(bytes: u64) -> Machine {
     Machine {
@@ -171,6 +172,49 @@ fn memory_is_what_loading_takes() {
                     compare(&arch, &model, device, &options);
                 }
             }
+        }
+    }
+}
+
+/// Blocks that are read transposed are f32 from there on, to all who count.
+#[test]
+fn what_is_read_transposed_is_counted_as_it_lies_in_memory() {
+    let cpu = CpuDevice::new(CpuOptions { threads: 2, ..CpuOptions::default() }).expect("a CPU");
+    let devices: [&dyn Device; 2] = [&ReferenceDevice::new(32), &cpu];
+    let (golden, families) = Golden::latents();
+    for family in families {
+        let scratch = tempfile::tempdir().expect("a scratch folder");
+        let model = read(&golden.path_of(&family, scratch.path()), KvFormat::Bf16).expect("read");
+        let parts = model.program.weights.iter().flat_map(|w| w.parts.iter().map(move |p| (w, p)));
+        let mut keys = 0;
+        for (weight, _) in parts.filter(|(_, part)| part.transposed.is_some()) {
+            let f32s = u64::from(weight.rows) * u64::from(weight.cols) * 4;
+            assert_eq!(weight.stored_bytes(), f32s, "{family}: {}", weight.name);
+            keys += f32s;
+        }
+        // (Two layers of two heads, 128 × 40.)
+        assert_eq!(keys, 2 * 2 * 128 * 40 * 4, "{family}");
+        // As much as if the file had these numbers in f32.
+        let mut plain = model.program.clone();
+        let parts = plain.weights.iter_mut().flat_map(|w| &mut w.parts);
+        for part in parts.filter(|part| part.transposed.is_some()) {
+            (part.format, part.order) = (FormatId::F32, None);
+        }
+        assert_eq!(active_bytes(&model.program), active_bytes(&plain), "{family}");
+        for device in devices {
+            let options = LoadOptions {
+                mode: Mode::Int8,
+                kv: KvFormat::Bf16,
+                context: Some(64),
+                sequences: 3,
+                step_tokens: 64,
+                memory_bytes: 1 << 32,
+                images: true,
+                weights: WeightBits::Auto,
+            };
+            compare(&family, &model, device, &options);
+            let of = |program| fit(&model.spec, program, device, &options).expect("it fits").1;
+            assert_eq!(of(&model.program).weight_bytes, of(&plain).weight_bytes, "{family}");
         }
     }
 }

@@ -312,10 +312,11 @@ pub fn arithmetic_of(program: &Program, mode: Mode) -> (&'static str, Arithmetic
     let mut by_format: Vec<(FormatId, u64)> = Vec::new();
     for w in &program.weights {
         for p in &w.parts {
-            let bytes = p.format.row_bytes(w.cols.into()).unwrap_or(0) * p.weight_rows();
-            match by_format.iter_mut().find(|f| f.0 == p.format) {
+            let (format, _) = p.read_as();
+            let bytes = format.row_bytes(w.cols.into()).unwrap_or(0) * p.weight_rows();
+            match by_format.iter_mut().find(|f| f.0 == format) {
                 Some(f) => f.1 += bytes,
-                None => by_format.push((p.format, bytes)),
+                None => by_format.push((format, bytes)),
             }
         }
     }

@@ -321,9 +321,6 @@ impl Lower<'_> {
             Some(RowSlices { start, count, stride, repeat: l.heads.into() })
         };
         let mut key = self.part(t, rows(0, l.nope), l.kv_lora)?;
-        if key.format.info().block_weights != 1 {
-            return Err(ModelError::unsupported(&t.name, key.format.name()));
-        }
         key.transposed = Some(Columns::all(l.kv_lora.into()));
         let value = self.part(t, rows(l.nope, l.v_dim), l.kv_lora)?;
         let mut add = |name: &str, rows, cols, part| {

@@ -27,9 +27,10 @@ pub(super) fn cases(block: u32) -> Vec<Case> {
     all.push(slices(block));
     all.extend([bands(block, 0), bands(block, 64)]);
     all.extend([reordered(block, 1), reordered(block, 3)]);
-    all.push(transposed(block));
+    all.extend(TURNED.map(|(format, latent, step)| transposed(format, latent, step, block)));
     all.extend(norms(block));
-    all.extend([head_linear(FormatId::F32, block), head_linear(FormatId::Q8_0, block)]);
+    let formats = [FormatId::F32, FormatId::Q8_0, FormatId::E4M3_32, FormatId::EXL3_4];
+    all.extend(formats.map(|format| head_linear(format, block)));
     all.push(clamped(block));
     all.extend(maps(block));
     all
@@ -145,24 +146,39 @@ fn bands(block: u32, first: u64) -> Case {
     lab.finish(format!("linear of bands from row {first}"), out, Tolerance::ENCODED, block)
 }
 
-/// Blocks read transposed, as the key matrices of latent attention are.
-fn transposed(block: u32) -> Case {
+/// Formats that are read transposed, of so many columns, and the order of these: a step from each to the next.
+const TURNED: [(FormatId, u32, Option<u32>); 6] = [
+    (FormatId::F32, 40, None),
+    (FormatId::F32, 40, Some(7)),
+    (FormatId::U4_32, 64, Some(11)),
+    (FormatId::U4_64, 64, None),
+    (FormatId::E4M3_32, 96, None),
+    (FormatId::EXL3_4, 128, None),
+];
+
+/// Slices of rows read transposed, as the key matrices of latent attention are.
+fn transposed(format: FormatId, latent: u32, step: Option<u32>, block: u32) -> Case {
     let mut lab = Lab::new(5);
-    let (heads, nope, latent) = (3, 12, 40);
+    // (Whole bands of rows, all heads together.)
+    let (heads, nope, value) = if format.band_rows() > 1 { (4, 20, 12) } else { (3, 12, 8) };
     let x = lab.inputs(&[heads * nope])[0];
-    let mut part = lab.part(FormatId::F32, heads * (nope + 8), latent);
-    let stride = u64::from(nope + 8);
+    let mut part = lab.part(format, heads * (nope + value), latent);
+    let stride = u64::from(nope + value);
     part.rows = RowSlices { start: 0, count: nope.into(), stride, repeat: heads.into() };
     part.transposed = Some(Columns::all(latent.into()));
+    part.order = step.map(|step| (0..latent).map(|j| (j * step + 5) % latent).collect());
     let weight = lab.of_parts(WeightUse::Matmul, nope, vec![part]);
     let out = lab.out(heads * latent);
     lab.push(Op::HeadLinear { x, heads, weight, out: out.buffer });
-    lab.finish("head linear of transposed blocks".into(), out, Tolerance::F32, block)
+    let order = step.map_or(String::new(), |step| format!(", its columns by {step}"));
+    let name = format!("head linear of transposed {format}{order}");
+    lab.finish(name, out, Tolerance::F32, block)
 }
 
 fn head_linear(format: FormatId, block: u32) -> Case {
     let mut lab = Lab::new(6);
-    let (heads, k, n) = (5, 64, 24);
+    // (Bands are of whole heads, as DeepSeek's values are.)
+    let (heads, k, n) = if format.band_rows() > 1 { (2, 128, 128) } else { (5, 64, 24) };
     let x = lab.inputs(&[heads * k])[0];
     let weight = lab.matrix(format, heads * n, k);
     let out = lab.out(heads * n);
