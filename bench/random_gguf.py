@@ -13,6 +13,8 @@ import numpy as np
 FORMATS = {"q8_0": (8, 32, 34, {0: 0.02 / 74}), "q4_0": (2, 32, 18, {0: 0.02 / 4.6}), "q4_k": (12, 256, 144, {0: 1.4e-4, 2: 1e-3}),
            "q5_k": (13, 256, 176, {0: 7e-5, 2: 1e-3}), "q6_k": (14, 256, 210, {208: 1.5e-5}), "q2_k": (10, 256, 84, {80: 2e-3, 82: 2e-3}),
            "q3_k": (11, 256, 110, {108: 5e-4}), "iq2_xxs": (16, 256, 66, {0: 5e-4}), "iq3_s": (21, 256, 110, {0: 2e-4}),
+           "iq1_s": (19, 256, 50, {0: 2e-3}), "iq2_xs": (17, 256, 74, {0: 5e-4}), "iq2_s": (22, 256, 82, {0: 5e-4}),
+           "iq3_xxs": (18, 256, 98, {0: 2e-4}), "tq1_0": (34, 256, 54, {52: 0.02}), "tq2_0": (35, 256, 66, {64: 0.02}),
            "iq4_nl": (20, 32, 18, {0: 0.02 / 64}), "iq4_xs": (23, 256, 136, {0: 2e-5})}
 # Columns, those of the gate, tokens, columns of a head, heads, heads of keys, layers, experts and how many are chosen.
 SHAPES = {"1b": (2048, 8192, 49152, 64, 32, 8, 16, 0, 0), "8b": (4096, 14336, 128256, 128, 32, 8, 32, 0, 0),
@@ -68,6 +70,8 @@ def main():
                     "attention.key_length": head, "attention.value_length": head}
     floats = {"rope.freq_base": 500000.0, "attention.layer_norm_rms_epsilon": 1e-5}
     values = [text("general.architecture") + struct.pack("<I", STRING) + text(arch)]
+    # (Other engines want to be told that there is no vocabulary.)
+    values += [text("tokenizer.ggml.model") + struct.pack("<I", STRING) + text("none")]
     values += [text(f"{arch}.{key}") + struct.pack("<II", U32, value) for key, value in numbers.items()]
     values += [text(f"{arch}.{key}") + struct.pack("<If", FLOAT, value) for key, value in floats.items()]
     infos, at = [], 0

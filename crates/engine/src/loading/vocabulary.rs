@@ -58,7 +58,8 @@ pub fn vocabulary(model: &OpenModel) -> Result<Option<Vocabulary>, VocabularyErr
 fn from_gguf(meta: &Meta) -> Result<Option<Vocabulary>, VocabularyError> {
     let key = |k: &str| format!("tokenizer.ggml.{k}");
     let Some(model) = meta.opt_str(&key("model"))? else { return Ok(None) };
-    if model == "none" {
+    // (llama.cpp writes either.)
+    if matches!(model, "none" | "no_vocab") {
         return Ok(None);
     }
     let strings = |k: &str| -> Result<Vec<String>, MetaError> {
