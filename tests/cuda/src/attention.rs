@@ -3,7 +3,7 @@
 use tokenmill_backend::Device;
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_device_tests::conformance::{
-    Case, Pager, Tolerance, cases as all_cases, difference, outputs,
+    Case, Pager, Tolerance, cases as all_cases, difference, outputs, wide_heads,
 };
 use tokenmill_ir::{Batch, BlockId, Mode, OutputKind, OutputRow, Span};
 
@@ -43,7 +43,8 @@ pub fn short(block: u32) -> Vec<Case> {
         .iter()
         .flat_map(|shape| FORMATS.map(|f| format!("attention {shape} over {f}")))
         .collect();
-    let own: Vec<Case> = all_cases(block).into_iter().filter(|c| names.contains(&c.name)).collect();
+    let all = all_cases(block).into_iter().chain(wide_heads(block));
+    let own: Vec<Case> = all.filter(|c| names.contains(&c.name)).collect();
     assert_eq!(own.len(), names.len(), "cases of those names");
     own
 }

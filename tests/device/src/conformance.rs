@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokenmill_ir::{Batch, Limits, Mode, Program, StepOutput};
 
 pub use blocks::moved;
-pub use cases::all as cases;
+pub use cases::{all as cases, wide_heads};
 pub use hostile::spoiled;
 pub use lab::Material;
 pub use pager::Pager;

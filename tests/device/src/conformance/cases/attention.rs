@@ -42,7 +42,7 @@ const PLAIN: Shape = Shape {
     position_scale: None,
 };
 
-const SHAPES: [Shape; 18] = [
+const SHAPES: [Shape; 14] = [
     PLAIN,
     Shape { name: "9 heads on 3", heads: 9, kv_heads: 3, dim: 64, v_dim: 64, rotated: 64, ..PLAIN },
     Shape {
@@ -87,6 +87,10 @@ const SHAPES: [Shape; 18] = [
         kv_heads: 3,
         ..PLAIN
     },
+];
+
+/// Heads of 64 and 256 columns, which some devices have kernels of their own for.
+const WIDE: [Shape; 4] = [
     Shape {
         name: "window of 20, heads of 64",
         mask: Mask::Window(20),
@@ -132,6 +136,12 @@ pub(super) fn cases(block: u32) -> Vec<Case> {
     let of_latents = KvFormat::ALL.into_iter().filter(|format| format.of_latents() == *format);
     all.extend(of_latents.map(|format| latent(format, block)));
     all
+}
+
+/// Heads of 64 and 256 columns over caches of 16 and 8 bits: beside the suite, for a device that promises something of them.
+pub fn wide_heads(block: u32) -> Vec<Case> {
+    let formats = [KvFormat::Bf16, KvFormat::Int8];
+    WIDE.iter().flat_map(|shape| formats.map(|format| cached(shape, format, block))).collect()
 }
 
 /// How far results may be that went through a cache. A device may transform keys before it rounds them

@@ -8,6 +8,7 @@ mod output;
 mod recurrent;
 
 use super::Case;
+pub use attention::wide_heads;
 
 /// Every case, for a device with blocks of `block` tokens.
 pub fn all(block: u32) -> Vec<Case> {
