@@ -408,13 +408,6 @@ impl Product {
     const PLAIN: Self = Self { head_rows: 0, scale: 1.0, cap: 0.0, pairs: None, add: None };
 }
 
-/// Parts in the order of experts, each of which has one.
-fn by_expert(mut parts: Vec<(WeightId, usize, u32)>, experts: u32) -> Vec<(WeightId, usize, u32)> {
-    debug_assert_eq!(parts.len(), experts as usize);
-    parts.sort_by_key(|part| part.2);
-    parts
-}
-
 /// What a host reads of a step.
 #[derive(Debug, Clone, Copy, Default)]
 struct ServedViews {
@@ -603,7 +596,7 @@ impl Draft<'_> {
             let rows = longest.get(&(format, is_atoms)).copied().unwrap_or(0);
             let count = parts.len() as u64;
             if let (true, Some(of)) = (is_atoms, product.pairs) {
-                let parts = self.constant(Const::Parts(by_expert(parts, of.experts)));
+                let parts = self.constant(Const::Parts(experts::in_order(parts, of.experts)));
                 let p = vec![Ptr::Step, parts, x.ptr, out.ptr, of.starts, of.list, of.chosen];
                 let n = vec![cols, x.ld, out.ld, of.of_row];
                 self.picked(format, rows, (x.kind, of), (p, n, vec![scale]))?;
@@ -623,28 +616,6 @@ impl Draft<'_> {
             let p = vec![Ptr::Step, parts, x.ptr, out.ptr, starts, pairs];
             let n = vec![cols, x.ld, out.ld, head_rows, outputs, div];
             self.launch(Kernel::Product(format), grid, (128, 0), (p, n, vec![scale, cap]))?;
-        }
-        Ok(())
-    }
-
-    /// Products with experts' parts in atoms, the longest of so many rows.
-    fn picked(
-        &mut self,
-        format: FormatId,
-        rows: u32,
-        (kind, of): (RowKind, Pairs),
-        operands: (Vec<Ptr>, Vec<u32>, Vec<f32>),
-    ) -> Result<(), DeviceError> {
-        let strips = Extent::fixed(rows.div_ceil(STRIP).into());
-        let pairs = Extent::rows(kind).times(of.top.into());
-        // As many experts as may have pairs; of pairs as many blocks as each has on average.
-        let experts = pairs.at_most(of.experts.into());
-        let each = pairs.per(2 * TILE * u64::from(of.experts));
-        self.launch(Kernel::Picked(format, true), [strips, each, experts], (NARROW, 0), operands)?;
-        if let Some(launch) = self.launches.last_mut() {
-            // (An expert has no more pairs than there are tokens.)
-            let grid = [strips, Extent::rows(kind).per(TILE), experts];
-            launch.few = Some((Kernel::Picked(format, false), grid));
         }
         Ok(())
     }

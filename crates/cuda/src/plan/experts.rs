@@ -2,9 +2,20 @@
 
 use tokenmill_backend::DeviceError;
 use tokenmill_ir::{Op, RouteScore, Rows as RowKind, WeightId, op};
+use tokenmill_quant::FormatId;
 
-use super::{Draft, Extent, Pairs, Product, Ptr};
+use super::{Draft, Extent, NARROW, Pairs, Product, Ptr, STRIP, TILE};
 use crate::kernels::Kernel;
+
+/// Parts in the order of experts, each of which has one.
+pub(super) fn in_order(
+    mut parts: Vec<(WeightId, usize, u32)>,
+    experts: u32,
+) -> Vec<(WeightId, usize, u32)> {
+    debug_assert_eq!(parts.len(), experts as usize);
+    parts.sort_by_key(|part| part.2);
+    parts
+}
 
 impl Draft<'_> {
     pub(super) fn route(&mut self, op: &Op) -> Result<(), DeviceError> {
@@ -60,5 +71,27 @@ impl Draft<'_> {
         let n = vec![cols, top, route.ld, rows.ld, out.ld];
         let grid = [many, Extent::ONE, Extent::ONE];
         self.launch(Kernel::Combine, grid, (128, 0), (p, n, Vec::new()))
+    }
+
+    /// Products with experts' parts in atoms, the longest of so many rows.
+    pub(super) fn picked(
+        &mut self,
+        format: FormatId,
+        rows: u32,
+        (kind, of): (RowKind, Pairs),
+        operands: (Vec<Ptr>, Vec<u32>, Vec<f32>),
+    ) -> Result<(), DeviceError> {
+        let strips = Extent::fixed(rows.div_ceil(STRIP).into());
+        let pairs = Extent::rows(kind).times(of.top.into());
+        // As many experts as may have pairs; of pairs as many blocks as each has on average.
+        let experts = pairs.at_most(of.experts.into());
+        let each = pairs.per(2 * TILE * u64::from(of.experts));
+        self.launch(Kernel::Picked(format, true), [strips, each, experts], (NARROW, 0), operands)?;
+        if let Some(launch) = self.launches.last_mut() {
+            // (An expert has no more pairs than there are tokens.)
+            let grid = [strips, Extent::rows(kind).per(TILE), experts];
+            launch.few = Some((Kernel::Picked(format, false), grid));
+        }
+        Ok(())
     }
 }
