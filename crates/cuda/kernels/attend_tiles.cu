@@ -2,7 +2,8 @@
 // one of the query heads. It goes over the keys 128 at a time: each of four warps has scores of 32 keys, then a quarter of the
 // columns of the values of all. Scores are those of keys (16 rows of mma) and queries (its 8 columns), so that loads of a cache
 // go straight to tensor cores, and a row's numbers depend on its query, its keys and nothing else: not on the rows beside it, on
-// how many there are, or on which blocks share the keys. Sums of SPLIT_KEYS keys are joined in the order of keys, by whoever.
+// how many there are, or on which blocks share the keys (while values are finite: weights of 0 meet those that others see).
+// Sums of SPLIT_KEYS keys are joined in the order of keys, by whoever.
 // Queries and probabilities are rounded to bf16 as operands; sums are f32. A step's few tokens have their splits computed side by
 // side (attend_few, attend_join); longer runs of tokens have them one after another (attend_many): the same bits.
 #include "cache.cuh"

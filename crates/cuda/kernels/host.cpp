@@ -109,7 +109,7 @@ struct Runner {
   void* home = nullptr;
   Body body = nullptr;
   const Args* args = nullptr;
-  size_t of_launch = 0;
+  size_t of_launch = 0, most_shared = 4 << 10;
   uint32_t idle = 0, at_barrier = 0, barriers = 0;
   bool stuck = false;
 };
@@ -169,6 +169,7 @@ void* shared(size_t bytes, bool of_launch) {
   size_t at = r.running->shared;
   r.running->shared = (at + bytes + 15) & ~size_t{15};
   if (r.of_launch + r.running->shared > kShared) abort();
+  if (r.running->shared > r.most_shared) r.most_shared = r.running->shared;
   return r.memory.get() + r.of_launch + at;
 }
 
@@ -284,7 +285,7 @@ extern "C" __attribute__((visibility("default"))) int tokenmill_launch(
         r.warps.resize(threads / 32);
         for (Warp& w : r.warps) w.arrived[0] = w.arrived[1] = 0;
         // What nobody has written is not a number.
-        memset(r.memory.get(), 0xff, kShared < r.of_launch + (4 << 10) ? kShared : r.of_launch + (4 << 10));
+        memset(r.memory.get(), 0xff, kShared < r.of_launch + r.most_shared ? kShared : r.of_launch + r.most_shared);
         r.idle = r.at_barrier = r.barriers = 0;
         r.stuck = false;
         for (uint32_t t = 0; t < threads; t++) {

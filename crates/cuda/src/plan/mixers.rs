@@ -27,7 +27,7 @@ fn mask_of(op: &op::Attend) -> Result<[u32; 2], DeviceError> {
         _ if op.blocks => return Err(unsupported("tokens that see all of their block")),
         Mask::Block => return Err(unsupported("attention within blocks")),
         Mask::Causal => [0, 0],
-        Mask::Window(n) => [1, n],
+        Mask::Window(n) => [1, n.max(1)],
         Mask::Chunk(n) => [2, n.max(1)],
         Mask::None => [3, 0],
         Mask::Around(n) => [4, n],
@@ -205,7 +205,11 @@ impl Draft<'_> {
         let together = heads / (*kv_heads).max(1);
         let sums = match self.slots {
             0 => Ptr::Null,
-            slots => self.words(slots * FEW_TOKENS * heads * (dim + 2)),
+            slots => {
+                let each = u64::from(FEW_TOKENS) * u64::from(*heads) * u64::from(dim + 2);
+                let words = u32::try_from(u64::from(slots) * each);
+                self.words(words.map_err(|_| unsupported(format!("sums of {slots} splits")))?)
+            }
         };
         let p = vec![Ptr::Step, q.ptr, Ptr::Cache(cache), sinks, out.ptr, sums];
         let mut n = vec![*heads, *kv_heads, q.ld, out.ld];
