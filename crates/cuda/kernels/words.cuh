@@ -32,7 +32,7 @@
   extern "C" __global__ void __launch_bounds__(256, blocks) name(const __grid_constant__ Args a) { name##_body(a); } \
   DEV void name##_body(const Args& a)
 // Memory of a block; declared at the start of a kernel, by all its threads.
-#define SHARED(type, name, count) __shared__ __align__(16) type name[count]
+#define SHARED(type, name, count) __shared__ type name[count]
 // The memory a launch asks for beside that; once a kernel.
 extern __shared__ __align__(16) uint8_t dynamic_[];
 #define DYNAMIC(type, name) type* name = reinterpret_cast<type*>(dynamic_)
