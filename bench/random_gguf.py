@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes a GGUF file of a real model's shape with random weights in one format, to measure formats without a download.
 
-    python3 bench/random_gguf.py OUT.gguf --format q8_0|q4_0|q4_k|… [--shape 1b|8b|moe] [--layers N]
+    python3 bench/random_gguf.py OUT.gguf --format q8_0|q4_0|q4_k|… [--shape 1b|8b|moe|latents] [--layers N]
 
-Shapes are those of random_safetensors.py and, of experts, Qwen3-30B-A3B's, without a tokenizer (`bench` needs none). Bytes of blocks are random but their
+Shapes are those of random_safetensors.py and, of experts, Qwen3-30B-A3B's, of latents, DeepSeek V2's at a width of 1024, without a tokenizer (`bench` needs none). Bytes of blocks are random but their
 scales; one layer is made and repeated. Needs numpy."""
 
 import argparse, struct
@@ -18,7 +18,9 @@ FORMATS = {"q8_0": (8, 32, 34, {0: 0.02 / 74}), "q4_0": (2, 32, 18, {0: 0.02 / 4
            "iq4_nl": (20, 32, 18, {0: 0.02 / 64}), "iq4_xs": (23, 256, 136, {0: 2e-5})}
 # Columns, those of the gate, tokens, columns of a head, heads, heads of keys, layers, experts and how many are chosen.
 SHAPES = {"1b": (2048, 8192, 49152, 64, 32, 8, 16, 0, 0), "8b": (4096, 14336, 128256, 128, 32, 8, 32, 0, 0),
-          "moe": (2048, 768, 151936, 128, 32, 4, 48, 128, 8)}
+          "moe": (2048, 768, 151936, 128, 32, 4, 48, 128, 8), "latents": (1024, 4096, 32000, 128, 16, 1, 27, 0, 0)}
+# Of latents: their columns, and those of a rotated key.
+LATENT, ROTATED = 512, 64
 F32, U32, FLOAT, STRING = 0, 4, 6, 8
 rng = np.random.default_rng(0)
 
@@ -41,6 +43,18 @@ def text(s):
     return struct.pack("<Q", len(s)) + s.encode()
 
 
+def latents(format, h, head, heads):
+    """What a layer of latents has for other projections, and the keys that say so."""
+    layer = {"attn_q": rows(format, heads * (head + ROTATED), h), "attn_kv_a_mqa": rows(format, LATENT + ROTATED, h),
+             "attn_kv_a_norm": ones(LATENT), "attn_k_b": rows(format, LATENT, head, (heads,)), "attn_v_b": rows(format, head, LATENT, (heads,)),
+             "attn_output": rows(format, h, heads * head)}
+    numbers = {"rope.dimension_count": ROTATED, "attention.kv_lora_rank": LATENT, "attention.key_length": LATENT + ROTATED,
+               "attention.value_length": LATENT, "attention.key_length_mla": head + ROTATED, "attention.value_length_mla": head}
+    # (No layer has experts; their keys are asked for all the same.)
+    numbers |= {"expert_count": 2, "expert_used_count": 1, "expert_feed_forward_length": 64, "expert_shared_count": 1, "expert_gating_func": 1}
+    return layer, numbers
+
+
 def main():
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     args.add_argument("out")
@@ -50,9 +64,12 @@ def main():
     args = args.parse_args()
     h, ff, vocab, head, heads, kv_heads, layers, experts, chosen = SHAPES[args.shape]
     layers = args.layers or layers
-    kv, arch = kv_heads * head, "qwen3moe" if experts else "llama"
+    is_latent = args.shape == "latents"
+    kv, arch = kv_heads * head, "deepseek2" if is_latent else "qwen3moe" if experts else "llama"
     matrices = {"attn_q": (heads * head, h), "attn_k": (kv, h), "attn_v": (kv, h), "attn_output": (h, heads * head)}
     of, many = ("_exps", ((experts,),)) if experts else ("", ())
+    if is_latent:
+        matrices = {}
     matrices |= {f"ffn_gate{of}": (ff, h, *many), f"ffn_up{of}": (ff, h, *many), f"ffn_down{of}": (h, ff, *many)}
     layer = {name: rows(args.format, *shape) for name, shape in matrices.items()}
     layer |= {"attn_norm": ones(h), "ffn_norm": ones(h)}
@@ -60,15 +77,21 @@ def main():
         router = rng.standard_normal((experts, h), dtype="<f4") * 0.02
         layer |= {"attn_q_norm": ones(head), "attn_k_norm": ones(head), "ffn_gate_inp": ((h, experts), F32, router.tobytes())}
     tensors = {"token_embd.weight": rows(args.format, vocab, h), "output_norm.weight": ones(h)}
+    if is_latent:
+        own, of_latents = latents(args.format, h, head, heads)
+        layer |= own
+        tensors["output.weight"] = rows(args.format, vocab, h)
     for i in range(layers):
         tensors |= {f"blk.{i}.{name}.weight": tensor for name, tensor in layer.items()}
     numbers = {"block_count": layers, "context_length": 131072, "embedding_length": h, "feed_forward_length": ff,
                "attention.head_count": heads, "attention.head_count_kv": kv_heads, "vocab_size": vocab,
                "rope.dimension_count": head}
+    if is_latent:
+        numbers |= of_latents | {"leading_dense_block_count": layers}
     if experts:
         numbers |= {"expert_count": experts, "expert_used_count": chosen, "expert_feed_forward_length": ff,
                     "attention.key_length": head, "attention.value_length": head}
-    floats = {"rope.freq_base": 500000.0, "attention.layer_norm_rms_epsilon": 1e-5}
+    floats = {"rope.freq_base": 500000.0, "attention.layer_norm_rms_epsilon": 1e-5} | ({"expert_weights_scale": 1.0} if is_latent else {})
     values = [text("general.architecture") + struct.pack("<I", STRING) + text(arch)]
     # (Other engines want to be told that there is no vocabulary.)
     values += [text("tokenizer.ggml.model") + struct.pack("<I", STRING) + text("none")]

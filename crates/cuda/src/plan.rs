@@ -596,7 +596,8 @@ impl Draft<'_> {
             let rows = longest.get(&(format, is_atoms)).copied().unwrap_or(0);
             let count = parts.len() as u64;
             if let (true, Some(of)) = (is_atoms, product.pairs) {
-                let parts = self.constant(Const::Parts(experts::in_order(parts, of.experts)));
+                // (One of each expert, in their order: layout::may_be_picked.)
+                let parts = self.constant(Const::Parts(parts));
                 let p = vec![Ptr::Step, parts, x.ptr, out.ptr, of.starts, of.list, of.chosen];
                 let n = vec![cols, x.ld, out.ld, of.of_row];
                 self.picked(format, rows, (x.kind, of), (p, n, vec![scale]))?;

@@ -7,16 +7,6 @@ use tokenmill_quant::FormatId;
 use super::{Draft, Extent, NARROW, Pairs, Product, Ptr, STRIP, TILE};
 use crate::kernels::Kernel;
 
-/// Parts in the order of experts, each of which has one.
-pub(super) fn in_order(
-    mut parts: Vec<(WeightId, usize, u32)>,
-    experts: u32,
-) -> Vec<(WeightId, usize, u32)> {
-    debug_assert_eq!(parts.len(), experts as usize);
-    parts.sort_by_key(|part| part.2);
-    parts
-}
-
 impl Draft<'_> {
     pub(super) fn route(&mut self, op: &Op) -> Result<(), DeviceError> {
         let Op::Route { x, router, rule, out } = op else { return Ok(()) };
