@@ -278,8 +278,14 @@ impl Stopwatch {
         }
     }
 
-    /// What passed until the first token.
-    fn see_first(&self) {
+    /// A token came: what passed until then, if it is the first.
+    fn see_first(&mut self, now: Instant) {
+        if self.first.is_some() {
+            return;
+        }
+        self.first = Some(now);
+        self.metrics.first_token.observe(now - self.started);
+        self.seen.first_token.get_or_init(|| now - self.started);
         let parts = self.keeper.as_ref().and_then(|keeper| keeper.read().to_first_token);
         let Some(parts) = parts else { return };
         let before = Part::BEFORE.map(|part| parts[part as usize]);
@@ -292,7 +298,11 @@ impl Stopwatch {
     fn see(&mut self, event: &Event) {
         let (choice, tokens) = match event {
             Event::Piece { choice, tokens, .. } if !tokens.is_empty() => (choice, tokens),
-            Event::Done { reason, .. } => return self.metrics.done(reason),
+            Event::Done { reason, .. } => {
+                // A token that ends an answer is none of its pieces, but may be its first.
+                self.see_first(Instant::now());
+                return self.metrics.done(reason);
+            }
             Event::Finished(_) => {
                 let first = self.first.into_iter();
                 return first.for_each(|at| self.metrics.decode.observe(at.elapsed()));
@@ -302,12 +312,7 @@ impl Stopwatch {
         let now = Instant::now();
         let count = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
         self.seen.tokens.fetch_add(count, Ordering::Relaxed);
-        if self.first.is_none() {
-            self.first = Some(now);
-            self.see_first();
-            self.metrics.first_token.observe(now - self.started);
-            self.seen.first_token.get_or_init(|| now - self.started);
-        }
+        self.see_first(now);
         let Some(last) = self.last.get_mut(*choice as usize) else { return };
         if let Some(before) = last.replace(now) {
             self.metrics.between_tokens.observe(now - before);

@@ -399,6 +399,19 @@ fn an_answer_ends_where_nobody_says_how_long_it_may_be() {
 }
 
 #[test]
+fn the_token_that_ends_an_answer_may_be_its_first() {
+    let site = Site::new();
+    let ends = json!({ "ignore_eos": false, "logit_bias": { "258": 100 } });
+    let (choices, usage) = whole(site.client, CHAT, &chat(ends));
+    assert_eq!((choices[&0].finish.as_str(), &usage["completion_tokens"]), ("stop", &json!(1)));
+    site.settle();
+    for name in ["time_to_first_token", "request_queue", "request_prefill", "request_decode"] {
+        let count = format!("tokenmill_{name}_seconds_count{{model_name=\"sim\"}}");
+        assert_eq!(site.metric(&count), 1.0, "{name}");
+    }
+}
+
+#[test]
 fn operators_get_their_pages() {
     let site = Site::new();
     for path in ["/health", "/livez", "/readyz", "/version"] {
