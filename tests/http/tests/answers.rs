@@ -210,7 +210,7 @@ fn tokens_are_counted_and_cut_at_the_limit() {
 
 #[test]
 fn the_same_seed_says_the_same_and_another_does_not() {
-    let site = Site::new();
+    let site = Site::with(Setup { defaults: Defaults::default(), ..Setup::default() });
     let say = |seed: Value| whole(site.client, CHAT, &chat(json!({ "seed": seed }))).0;
     assert_eq!(say(json!(1)), say(json!(1)));
     assert_ne!(say(json!(1)), say(json!(2)));

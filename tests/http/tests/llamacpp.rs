@@ -1,6 +1,7 @@
 //! The dialect of llama.cpp's server from outside: what its clients ask, and what they read.
 
 use serde_json::{Value, json};
+use tokenmill_engine::Defaults;
 use tokenmill_http_tests::{Client, Reply, Setup, ShelfSite, Site};
 
 const TEXT: &str = "/completion";
@@ -113,7 +114,7 @@ fn how_it_ended_is_told() {
 
 #[test]
 fn what_was_asked_is_told_as_it_holds() {
-    let site = Site::new();
+    let site = Site::with(Setup { defaults: Defaults::default(), ..Setup::default() });
     let asked = json!({
         "top_k": 5, "min_p": 0.25, "seed": 9, "stop": ["", "z"], "samplers": "ekt", "n_predict": 2,
         "logit_bias": [[65, 1.5], ["b", false]], "repeat_penalty": 1.1,
