@@ -191,7 +191,9 @@ fn parts(told: &Told, total: Duration) -> Value {
     let read = told.read.unwrap_or(handed).min(handed);
     let load = told.load.min(handed - read);
     let engine = longest.map_or(Duration::ZERO, |line| Duration::from_nanos(line.nanos()));
-    let left = (total - handed).saturating_sub(engine);
+    // The engine may note the end a moment after whom it told.
+    let total = total.max(handed + engine);
+    let left = total - handed - engine;
     let mut map = Map::new();
     let mut put = |name: &str, time: f64| map.insert(name.to_owned(), json!(time));
     put("read", seconds(read));

@@ -209,7 +209,7 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_stopped_reader_is_given_up_and_a_slow_one_is_not() {
         let (near, mut far) = duplex(8);
         let guest = Guests::new(1).enter([127, 0, 0, 1].into());

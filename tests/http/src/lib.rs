@@ -7,4 +7,4 @@ mod site;
 
 pub use client::{Client, Reply, Stream};
 pub use shelf::{Shelf, ShelfSite};
-pub use site::{Setup, Site, VOCAB, tokenizer};
+pub use site::{Setup, Site, VOCAB, free_address, tokenizer};

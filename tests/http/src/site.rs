@@ -1,6 +1,8 @@
 //! A running server whose device is simulated and whose vocabulary is the 256 bytes.
 
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use tokenmill_device_tests::sim::{SimControl, SimDevice, program};
@@ -223,6 +225,17 @@ fn engine(setup: &Setup, control: &SimControl, tokenizer: &Arc<Tokenizer>) -> En
         claim: None,
     };
     Engine::start(parts).expect("the engine starts")
+}
+
+/// An address of this machine at which nobody listens. Its port is below those that systems give to whoever
+/// asks for any: nobody takes it in between.
+pub fn free_address() -> SocketAddr {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let own = std::process::id() % 500 * 20;
+    let ports = (0..).map(|_| 20_000 + (own + NEXT.fetch_add(1, Ordering::Relaxed)) % 10_000);
+    let mut addresses =
+        ports.take(1000).map(|port| SocketAddr::from(([127, 0, 0, 1], port as u16)));
+    addresses.find(|address| TcpListener::bind(address).is_ok()).expect("a free port")
 }
 
 /// Every byte a token, spelled as byte-level vocabularies do.

@@ -277,11 +277,13 @@ fn a_key_has_what_its_limits_say() {
     let endless = json!({
         "model": "sim", "prompt": "a", "max_tokens": 4000, "stream": true, "ignore_eos": true
     });
+    site.control.delay(Duration::from_millis(5));
     let mut first = open(&site, "one-key", "POST", TEXT, &endless);
     first.event().expect("it has begun");
     let told = reply("one-key", &body);
     assert_eq!((told.status, told.header("retry-after")), (429, Some("1")));
     assert!(told.body.contains("1 requests at once"), "{}", told.body);
+    site.control.delay(Duration::ZERO);
     drop(first);
     let freed = (0..2000).any(|_| reply("one-key", &body).status == 200);
     assert!(freed, "the place is free again");

@@ -147,7 +147,7 @@ fn the_server_has_a_limit_of_its_own() {
 #[test]
 fn draining_finishes_what_is_in_progress_and_takes_no_more() {
     let mut site = Site::with(slow());
-    let mut stream = site.client.stream(TEXT, &long(json!({ "max_tokens": 100 })));
+    let mut stream = site.client.stream(TEXT, &long(json!({ "max_tokens": 400 })));
     stream.event().expect("a first event");
     let server = site.server.take().expect("the server");
     server.drain();
@@ -157,6 +157,7 @@ fn draining_finishes_what_is_in_progress_and_takes_no_more() {
     let refused = site.client.post(TEXT, &long(json!({})));
     assert_eq!((refused.status, refused.error("code").as_str()), (503, "shutting_down"));
     assert!(refused.header("retry-after").is_some());
+    site.control.delay(Duration::ZERO);
     let reply = stream.finish();
     assert_eq!(reply.events().pop().as_deref(), Some("[DONE]"), "finished in full");
     let start = Instant::now();

@@ -1,10 +1,9 @@
 //! Ollama's dialect from outside: what its clients ask, and what they read.
 
-use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tokenmill_http_tests::{Client, Reply, Setup, ShelfSite, Site};
+use tokenmill_http_tests::{Client, Reply, Setup, ShelfSite, Site, free_address};
 
 fn lines(reply: &Reply) -> Vec<Value> {
     assert_eq!(reply.header("content-type"), Some("application/x-ndjson"), "{reply:?}");
@@ -249,7 +248,7 @@ fn bodies_say_what_they_like_but_for_pages() {
 
 #[test]
 fn it_listens_on_more_ports() {
-    let free = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port");
+    let free = free_address();
     let mut setup = Setup::default();
     setup.server.also = vec![free.port()];
     let site = Site::with(setup);

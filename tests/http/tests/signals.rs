@@ -69,7 +69,7 @@ fn wait_until_drained(process: &Process) {
 fn a_signal_lets_answers_finish() {
     for name in ["-TERM", "-INT"] {
         let process = Process::start(5, 10_000);
-        let stream = process.stream(150);
+        let stream = process.stream(400);
         process.signal(name);
         wait_until_drained(&process);
         assert_eq!(stream.finish().events().pop().as_deref(), Some("[DONE]"));

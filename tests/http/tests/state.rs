@@ -519,7 +519,7 @@ fn a_batch_goes_on_with_the_next_process() {
     let (folder, clock) = (tempfile::tempdir().expect("a folder"), Clock::new());
     let begin = || {
         let mut setup = Setup { server: kept(folder.path(), &clock), ..Setup::default() };
-        setup.step = Duration::from_millis(1);
+        (setup.step, setup.context, setup.blocks) = (Duration::from_millis(5), 2048, 1000);
         Site::with(setup)
     };
     let lines: String = (0..60).map(|n| line(&format!("l{n}"), json!({ "seed": n }))).collect();
@@ -530,7 +530,7 @@ fn a_batch_goes_on_with_the_next_process() {
         let asks = Asks(site.client, "");
         if round == 0 {
             batch = asks.batch(&lines);
-            let long = json!({ "background": true, "max_output_tokens": 400, "ignore_eos": true });
+            let long = json!({ "background": true, "max_output_tokens": 1900, "ignore_eos": true });
             background = text_of(&asks.post("/v1/responses", &ask(long)).json()["id"]);
         }
         let place = format!("/v1/batches/{batch}");
@@ -567,8 +567,9 @@ fn a_batch_that_is_cancelled_or_late_says_of_each_line_what_came_of_it() {
     setup.step = Duration::from_millis(2);
     let site = Site::with(setup);
     let asks = Asks(site.client, "");
-    let long =
-        || (0..40).map(|n| line(&format!("l{n}"), json!({ "max_tokens": 40, "ignore_eos": true })));
+    let long = || {
+        (0..40).map(|n| line(&format!("l{n}"), json!({ "max_tokens": 400, "ignore_eos": true })))
+    };
     for (end, word) in [("cancelled", "batch_cancelled"), ("expired", "batch_expired")] {
         let file = asks.file(&long().collect::<String>());
         let new = json!({ "input_file_id": file, "endpoint": "/v1/completions", "completion_window": "24h" });

@@ -624,6 +624,10 @@ impl Core {
         let name = called(id, open.times.as_ref().map(Times::keeper));
         tracing::warn!(request = %name, %error, "a request failed");
         self.note_ended(&open, Ending::of_error(&error));
+        // Its place is free before it is told: who asks again at once finds it so.
+        let stats = Arc::clone(&self.stats);
+        self.ended(&open, &stats.failed);
+        self.update_sizes();
         let told = catch_unwind(AssertUnwindSafe(|| match &mut open.work {
             Work::Answer(answer) => answer.fail(error),
             Work::Rows(rows) => rows.fail(error),
@@ -631,8 +635,6 @@ impl Core {
         if told.is_err() {
             tracing::warn!(request = %name, "the receiver of a failed request panicked");
         }
-        let stats = Arc::clone(&self.stats);
-        self.ended(&open, &stats.failed);
     }
 
     /// A request ends before its answer does.
