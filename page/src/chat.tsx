@@ -311,12 +311,14 @@ export function Chat() {
   }, [of]);
   // The first model that is there is the one that answers, until somebody chooses another.
   useEffect(() => {
+    // (As the chat is by now: what was set since it was drawn stays.)
+    const now = current.peek();
     const [first] = writers.value;
-    const [pane] = of.panes;
+    const [pane] = now.panes;
     const known = writers.value.some((model) => model.id === pane?.model);
     if (first && pane && (pane.model === "" || (!known && !pane.leaf))) {
       pane.model = first.id;
-      changed(of, false);
+      changed(now, false);
     }
   }, [of.id, writers.value]);
   return (

@@ -27,11 +27,11 @@ afterEach(async () => {
 const text = (place) => place.evaluate((element) => element.querySelector(".markdown")?.textContent ?? "");
 const versions = (place) => place.locator(".versions > span").textContent();
 
-/** A text that cannot end early: a model of random numbers would. */
-const LONG = JSON.stringify({ type: "string", minLength: 6000 });
+/** An answer that cannot end early, as one of a model of random numbers would, and is the same however it is shown. */
+const LONG = JSON.stringify({ type: "array", items: { enum: ["a river", "a hill"] }, minItems: 2000 });
 
 test("an answer comes piece by piece, and is there again after a reload", async () => {
-  await set(page, "Most tokens", "300");
+  await set(page, "Most tokens", "3000");
   await set(page, "JSON schema of the answer", LONG);
   await page.evaluate(() => {
     window.lengths = [];
@@ -136,6 +136,7 @@ test("a call of a tool is shown, and its result is written by hand", async () =>
 test("files go along as text, dropped or chosen, and what is no text is told", async () => {
   await set(page, "Most tokens", "4");
   await page.getByLabel("Files", { exact: true }).setInputFiles({ name: "notes.txt", mimeType: "text/plain", buffer: Buffer.from("chosen words") });
+  await page.getByText("notes.txt").waitFor();
   await page.evaluate(() => {
     const data = new DataTransfer();
     data.items.add(new File(["dropped words"], "dropped.md"));
@@ -154,6 +155,8 @@ test("files go along as text, dropped or chosen, and what is no text is told", a
 
 test("two models answer side by side", async () => {
   await set(page, "Most tokens", "20");
+  // The one that answers is known first: the other is another one.
+  await page.waitForFunction(() => document.querySelector("select[aria-label=Model]")?.value);
   await page.getByRole("button", { name: "Two models side by side" }).click();
   await page.getByLabel("Second model").selectOption({ index: 1 });
   await say(page, "Both of you");

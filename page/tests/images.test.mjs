@@ -49,6 +49,7 @@ test("images go with a message to a model that sees, and to no other", async () 
       [kind, name, type, [...bitmap(9)]],
     );
   await give("paste", "pasted.bmp", "image/bmp");
+  await page.locator(".files img").nth(1).waitFor();
   await give("drop", "dropped.bmp", "image/bmp");
   await page.getByRole("button", { name: "Remove dropped.bmp" }).click();
   assert.equal(await page.locator(".files img").count(), 2);

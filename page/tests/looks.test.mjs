@@ -80,6 +80,7 @@ test("everything is done by keyboard alone", async () => {
   const { page, context, check } = await tab(chromium, server.url);
   const button = (name) => page.getByRole("button", { name, exact: true });
   // What is said: the field has the keyboard from the start.
+  await page.getByLabel("Message", { exact: true }).and(page.locator(":focus")).waitFor();
   await page.keyboard.press("Control+,");
   await reach(page, page.getByLabel("Most tokens"));
   await page.keyboard.type("8");

@@ -175,6 +175,8 @@ export async function tab(of, url, options = {}) {
 /** Chooses the model and says something. */
 export async function say(page, text) {
   await page.getByLabel("Message", { exact: true }).fill(text);
+  // (Before there is a model to answer, Enter does nothing.)
+  await page.locator(".composer .send:enabled").waitFor();
   await page.keyboard.press("Enter");
 }
 

@@ -59,7 +59,7 @@ fn run(name: &'static str, make: impl FnOnce() -> Constraint + Send + 'static) -
                 format!("refused: {words}")
             }
         };
-        let more = (peak() - before) / 1024;
+        let more = peak().saturating_sub(before) / 1024;
         println!("{name}: {took:?}, {more} MB more at the peak; {outcome}");
         std::mem::forget(constraint); // a deep value overflows as it is dropped
         outcome

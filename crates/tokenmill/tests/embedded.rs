@@ -182,15 +182,23 @@ fn answers_are_values_of_their_type() {
     values::<Option<[i8; 3]>>(count);
 }
 
+/// One that takes a while to say.
+#[derive(Debug, JsonSchema, Serialize, Deserialize)]
+struct Tale {
+    #[schemars(length(min = 600, max = 700))]
+    told: String,
+    age: u8,
+}
+
 #[test]
 fn a_value_is_told_as_it_is_made() {
     let mut chat = tiny().chat();
-    chat.sampling = sampled(7, 3000);
+    chat.sampling = sampled(7, 2000);
     let (mut parts, mut whole) = (Vec::new(), None);
-    for part in chat.stream_for::<Person>("Who?").unwrap() {
+    for part in chat.stream_for::<Tale>("Who?").unwrap() {
         match part.unwrap() {
             Part::Partial(value) => parts.push(value),
-            Part::Whole(person) => whole = Some(person),
+            Part::Whole(tale) => whole = Some(tale),
         }
     }
     let whole = serde_json::to_value(whole.unwrap()).unwrap();

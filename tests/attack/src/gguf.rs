@@ -294,8 +294,7 @@ impl File {
         }
         let head = self.bytes().len() - self.data.len();
         let bytes = self.bytes();
-        let more = damaged(&bytes, head, 60, draw);
-        all.extend(more.into_iter().filter(|_| keep()));
+        all.extend(damaged(&bytes, (head, 60), draw, keep));
         all
     }
 

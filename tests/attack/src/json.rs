@@ -54,8 +54,7 @@ pub fn mutants(text: &str, draw: &mut Draw, mut keep: impl FnMut() -> bool) -> V
             all.push(Mutant { what: format!("deep {open}"), bytes: raw(text) });
         }
     }
-    let more = damaged(text.as_bytes(), text.len(), 20, draw);
-    all.extend(more.into_iter().filter(|_| keep()));
+    all.extend(damaged(text.as_bytes(), (text.len(), 20), draw, keep));
     all
 }
 
@@ -78,7 +77,7 @@ pub fn safetensors(file: &[u8], draw: &mut Draw, mut keep: impl FnMut() -> bool)
             all.push(Mutant { what: format!("a header of {n} bytes"), bytes });
         }
     }
-    all.extend(damaged(file, 8 + len, 20, draw).into_iter().filter(|_| keep()));
+    all.extend(damaged(file, (8 + len, 20), draw, keep));
     all
 }
 

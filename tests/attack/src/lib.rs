@@ -39,22 +39,33 @@ pub struct Mutant {
 }
 
 /// Bytes cut at a place and bytes changed at others: `count` files of each kind, most of them within
-/// the first `head` bytes.
-pub fn damaged(bytes: &[u8], head: usize, count: usize, draw: &mut Draw) -> Vec<Mutant> {
+/// the first `head` bytes; of them those that `keep` wants, each asked for once.
+pub fn damaged(
+    bytes: &[u8],
+    (head, count): (usize, usize),
+    draw: &mut Draw,
+    mut keep: impl FnMut() -> bool,
+) -> Vec<Mutant> {
     let mut all = Vec::new();
     let head = head.clamp(1, bytes.len().max(1));
     for _ in 0..count {
         let at = if draw.below(4) == 0 { draw.below(bytes.len()) } else { draw.below(head) };
-        all.push(Mutant { what: format!("cut at {at}"), bytes: bytes[..at].to_vec() });
-        let (at, mut changed) = (draw.below(head), bytes.to_vec());
-        let Some(byte) = changed.get_mut(at) else { continue };
-        *byte = match draw.below(4) {
+        if keep() {
+            all.push(Mutant { what: format!("cut at {at}"), bytes: bytes[..at].to_vec() });
+        }
+        let at = draw.below(head);
+        let Some(&byte) = bytes.get(at) else { continue };
+        let other = match draw.below(4) {
             0 => 0,
             1 => 255,
-            2 => *byte ^ (1 << draw.below(8)),
+            2 => byte ^ (1 << draw.below(8)),
             _ => draw.number() as u8,
         };
-        all.push(Mutant { what: format!("byte {at} = {}", *byte), bytes: changed });
+        if keep() {
+            let mut changed = bytes.to_vec();
+            changed[at] = other;
+            all.push(Mutant { what: format!("byte {at} = {other}"), bytes: changed });
+        }
     }
     all
 }

@@ -1,7 +1,7 @@
 //! A program with a model inside: alone in a folder it answers as the model file does.
 
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -34,7 +34,14 @@ fn program(path: &Path, home: &Path) -> Command {
 fn run(path: &Path, home: &Path, args: &[&str], input: &str) -> Output {
     let mut command = program(path, home);
     let command = command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
+    let command = command.stderr(Stdio::piped());
+    // (A process that another test starts may hold a program that was just written for a moment.)
+    let mut child = loop {
+        match command.spawn() {
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {}
+            child => break child.expect("it starts"),
+        }
+    };
     // (One that fails early reads nothing.)
     let _ = child.stdin.take().expect("piped").write_all(input.as_bytes());
     child.wait_with_output().expect("it ends")
