@@ -2,7 +2,7 @@
 """Runs a Linux program of one thread on an emulated processor with AVX-VNNI, AVX-512 and its BF16
 instructions, whatever this machine has. It can print, read files and ask for memory, nothing else.
 
-    pip install bochscpu-python
+    pip install bochscpu-python==0.4.0
     .ci/emulate.py PROGRAM [ARGUMENTS]
 
 The emulator is the processor of Bochs, from a package; this is the little of Linux that a program
