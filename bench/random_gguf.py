@@ -15,7 +15,7 @@ FORMATS = {"q8_0": (8, 32, 34, {0: 0.02 / 74}), "q4_0": (2, 32, 18, {0: 0.02 / 4
            "q3_k": (11, 256, 110, {108: 5e-4}), "iq2_xxs": (16, 256, 66, {0: 5e-4}), "iq3_s": (21, 256, 110, {0: 2e-4}),
            "iq1_s": (19, 256, 50, {0: 2e-3}), "iq2_xs": (17, 256, 74, {0: 5e-4}), "iq2_s": (22, 256, 82, {0: 5e-4}),
            "iq3_xxs": (18, 256, 98, {0: 2e-4}), "tq1_0": (34, 256, 54, {52: 0.02}), "tq2_0": (35, 256, 66, {64: 0.02}),
-           "iq4_nl": (20, 32, 18, {0: 0.02 / 64}), "iq4_xs": (23, 256, 136, {0: 2e-5})}
+           "iq1_m": (29, 256, 56, {}), "iq4_nl": (20, 32, 18, {0: 0.02 / 64}), "iq4_xs": (23, 256, 136, {0: 2e-5})}
 # Columns, those of the gate, tokens, columns of a head, heads, heads of keys, layers, experts and how many are chosen.
 SHAPES = {"1b": (2048, 8192, 49152, 64, 32, 8, 16, 0, 0), "8b": (4096, 14336, 128256, 128, 32, 8, 32, 0, 0),
           "moe": (2048, 768, 151936, 128, 32, 4, 48, 128, 8), "latents": (1024, 4096, 32000, 128, 16, 1, 27, 0, 0)}
@@ -32,6 +32,10 @@ def rows(format, n, k, experts=()):
         blocks = np.tile(blocks, (*experts, 1))
     for at, scale in scales.items():
         blocks[:, at : at + 2] = np.frombuffer(np.float16(scale).tobytes(), np.uint8)
+    if format == "iq1_m":  # a quarter of its scale lies in the high half of each of four bytes
+        scale = int(np.float16(2e-3).view(np.uint16))
+        for at in range(4):
+            blocks[:, 49 + 2 * at] = blocks[:, 49 + 2 * at] & 15 | (scale >> 4 * at & 15) << 4
     return (k, n, *experts), number, blocks.tobytes()
 
 
