@@ -463,7 +463,8 @@ impl Residency {
             let retry_after_s = left_s.ceil().clamp(1.0, 60.0) as u32;
             let late = |w: &Waiting| w.until_s <= now_s;
             for w in model.waiters.iter().filter(|w| late(w)) {
-                out.push(Action::Refuse(w.waiter, Refused::Late { loading, retry_after_s }));
+                let late = Refused::Late { loading: loading || model.measuring, retry_after_s };
+                out.push(Action::Refuse(w.waiter, late));
                 model.promised |= loading;
             }
             model.waiters.retain(|w| !late(w));

@@ -170,6 +170,21 @@ fn the_last_who_waits_takes_the_load_with_him_unless_one_was_told_to_come_back()
 }
 
 #[test]
+fn who_is_late_while_a_model_is_measured_is_not_told_of_memory() {
+    let mut all = Residency::new(100, MINUTE);
+    let k = all.know();
+    let (a, out) = all.want(k, None, 1.0, 0.0);
+    assert_eq!(out, [Action::Measure(k)]);
+    let told = all.tick(1.5);
+    let [Action::Refuse(who, Refused::Late { loading: true, .. })] = told[..] else {
+        panic!("{told:?}");
+    };
+    assert_eq!(who, a);
+    // Nobody wants it any more.
+    assert_eq!(all.measured(k, needs(60), 2.0), []);
+}
+
+#[test]
 fn a_load_that_was_broken_off_too_late_serves_who_came_meanwhile() {
     let (mut all, k) = measured(100, &[60]);
     for came in [true, false] {

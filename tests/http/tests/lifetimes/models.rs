@@ -237,7 +237,8 @@ fn a_load_that_failed_is_told_and_can_be_tried_again() {
 #[test]
 fn a_loading_model_is_not_sent_away_and_who_waits_is_told_when_to_come_back() {
     let mut setup = Setup::default();
-    setup.server.timeouts.load = Duration::from_millis(150);
+    // (Long enough for the load to have begun: who is late then is told that it goes on.)
+    setup.server.timeouts.load = Duration::from_secs(1);
     let site = ShelfSite::new(setup, 100, &[("small", 60), ("big", 70), ("huge", 700)]);
     site.shelf().held = true;
     let first = std::thread::spawn({
