@@ -171,7 +171,7 @@ fn keeper(name: &str, of: u64) -> impl FnMut() -> bool + use<> {
     let mut index = seed << 20;
     move || {
         index += 1;
-        let tried = all || index.is_multiple_of(4) && sample.has(index, 5);
+        let tried = all || index.is_multiple_of(4) && sample.has(index / 4, 5);
         draw.number().is_multiple_of(of) && tried
     }
 }

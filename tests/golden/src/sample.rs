@@ -22,8 +22,10 @@ impl Sample {
         self.whole
     }
 
-    /// Whether part `index` runs: all do in a whole test, else one in `of`.
+    /// Whether part `index` runs: all do in a whole test, else exactly one of each `of` in a row, so
+    /// that every seed draws as many.
     pub fn has(&self, index: u64, of: u64) -> bool {
-        self.whole || splitmix(self.seed ^ splitmix(index)).is_multiple_of(of)
+        let (row, place) = (index / of, index % of);
+        self.whole || splitmix(self.seed ^ splitmix(row)) % of == place
     }
 }

@@ -130,8 +130,9 @@ fn guesses_of_a_draft_model_change_nothing_of_that() {
     let (mut drafted, mut accepted) = ([0; 2], [0; 2]);
     let sample = Sample::from_env();
     for (row, (mode, kv)) in EVERY.into_iter().enumerate() {
-        for crowd in [0, 7] {
-            if !sample.has(row as u64 * 8 + crowd, 4) {
+        for (column, crowd) in [0, 7].into_iter().enumerate() {
+            // (Neighbours are of one crowd: each part has some of both.)
+            if !sample.has((column * EVERY.len() + row) as u64, 4) {
                 continue;
             }
             let without = Variant { crowd, ..plain() };
