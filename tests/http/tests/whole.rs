@@ -1,7 +1,7 @@
 //! What clients of one kind or another count on: texts told with the log-probabilities of their prompts,
 //! middles filled in, limits on reasoning, and an end for answers that repeat themselves.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokenmill_http_tests::{Setup, Site};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -330,21 +330,26 @@ fn reasoning_ends_where_its_budget_does() {
 #[test]
 fn a_budget_holds_the_same_bits_however_it_is_computed() {
     let site = Site::with(Setup { template: Some(REASONS), ..Setup::default() });
-    let body = |extra| thinks(merged(json!({ "thinking_budget": 9, "n": 3 }), extra));
+    // Of three letters, so that guesses are often right.
+    let letters: Value =
+        b"xyz".iter().map(|&b| (byte_id(b).to_string(), json!(100))).collect::<Map<_, _>>().into();
+    let free = |extra| thinks(merged(json!({ "n": 3, "logit_bias": letters }), extra));
+    let body = |extra| free(merged(json!({ "thinking_budget": 9 }), extra));
     let alone = ask(&site, CHAT, &body(json!({ "draft": "none" })));
     let told = |answer: &Value| (0..3).map(|i| written(answer, i)).collect::<Vec<_>>();
     assert_ne!(told(&alone)[0], told(&alone)[1], "choices differ");
-    let guess = String::from_utf8_lossy(&told(&alone)[0].0.concat()).into_owned();
-    let others: Vec<Value> = (0..4)
-        .map(|i| match i {
-            0 => body(json!({ "draft": "suffix" })),
-            1 => body(json!({ "prediction": { "type": "content", "content": guess } })),
-            2 => {
-                body(json!({ "prediction": { "type": "content", "content": "</think></think>" } }))
-            }
-            _ => body(json!({ "draft": "ngram" })),
-        })
-        .collect();
+    // What is said, and what would be said without a budget: right up to there, and beyond.
+    let text = |answer: &Value| String::from_utf8(told(answer)[0].0.concat()).expect("letters");
+    let longer = text(&ask(&site, CHAT, &free(json!({ "draft": "none" }))));
+    assert!(text(&alone)[..9] == longer[..9] && !longer.contains('<'), "{longer}");
+    let predicted = |text: &str| json!({ "prediction": { "type": "content", "content": text } });
+    let others = [
+        body(json!({ "draft": "suffix" })),
+        body(predicted(&text(&alone))),
+        body(predicted(&longer)),
+        body(predicted("</think></think>")),
+        body(json!({ "draft": "ngram" })),
+    ];
     let answers: Vec<Value> = std::thread::scope(|scope| {
         let asked: Vec<_> =
             others.iter().map(|body| scope.spawn(|| ask(&site, CHAT, body))).collect();
