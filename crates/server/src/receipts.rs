@@ -258,7 +258,11 @@ impl Store {
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let text = format!("{}\n", serde_json::to_string_pretty(receipt)?);
-        options.open(self.folder.join(file))?.write_all(text.as_bytes())?;
+        let path = self.folder.join(file);
+        let written = options.open(&path).and_then(|mut file| file.write_all(text.as_bytes()));
+        written.inspect_err(|_| {
+            let _ = std::fs::remove_file(&path); // half of one is none
+        })?;
         let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         *bytes += text.len() as u64;
         if *bytes > self.cap_bytes {

@@ -221,6 +221,12 @@ fn a_receipt_comes_with_an_answer_that_asks_for_one() {
     let id = reply.header("x-request-id").expect("an id");
     let told = told(&site, &[], id);
     assert_eq!(told["receipt"]["answer"]["completion_tokens"], 3, "of a stream: {told}");
+    // A list of answers has one, in its first part.
+    let several = json!({ "prompt": ["a", "b"], "n_predict": 2, "tokenmill_receipt": true });
+    let answers = post(&site.client, "/completion", &[], &several).json();
+    let receipt = &answers[0]["tokenmill_receipt"];
+    assert_eq!(receipt["answer"]["completion_tokens"], 4, "{answers}");
+    assert!(answers[1]["content"].is_string() && answers[1].get("tokenmill_receipt").is_none());
     let plain = post(&site.client, TEXT, &[], &json!({ "prompt": "hi", "max_tokens": 1 })).json();
     assert!(plain.get("tokenmill_receipt").is_none(), "nobody asked: {plain}");
 }

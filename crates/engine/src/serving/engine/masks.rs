@@ -10,8 +10,11 @@ pub const MASKS_WORK: u64 = 100_000;
 pub(super) const AHEAD_WORK: u64 = 50_000;
 /// What a mask takes that is not put off for others.
 const LIGHT: u64 = 10_000;
-/// Seconds of a unit, at most.
+/// Seconds of a unit, about.
 const WORK_S: f64 = 1e-7;
+/// So many times what grammars took beyond a step's share, others have steps before there is a heavy
+/// mask again.
+const SHARE_OF_OTHERS: f64 = 3.0;
 
 /// Whose turn it is to have a mask, and what masks took.
 #[derive(Debug, Default)]
@@ -22,12 +25,31 @@ pub(super) struct MaskTurns {
     since_step: u64,
     /// Work in all.
     all: u64,
+    /// Seconds of steps that come before the next heavy mask, while there are any.
+    owed_s: f64,
 }
 
 impl MaskTurns {
     pub fn count(&mut self, work: u64) {
         self.since_step += work;
         self.all += work;
+    }
+
+    /// Grammars took so long between two steps.
+    pub fn took(&mut self, seconds: f64) {
+        if seconds > MASKS_WORK as f64 * WORK_S {
+            self.owed_s += seconds * SHARE_OF_OTHERS;
+        }
+    }
+
+    /// Whether heavy masks wait for steps of others.
+    fn owes(&self) -> bool {
+        self.owed_s > 0.0
+    }
+
+    /// A step took so long; `None`: there is nothing to compute for anybody.
+    pub fn step(&mut self, seconds: Option<f64>) {
+        self.owed_s = seconds.map_or(0.0, |seconds| (self.owed_s - seconds).max(0.0));
     }
 
     /// What masks since the last step may have taken, seconds.
@@ -58,9 +80,11 @@ impl Core {
         }
         open.sort_unstable_by_key(|&(class, passed, key, _)| (class, passed, key));
         let (mut used, mut heavy, mut some_wait) = (0, 0, false);
+        let (begin_s, owes) = ((self.clock)(), self.mask_turns.owes());
         for (class, _, key, seq) in open {
-            // Of the heavy ones one goes on in any case.
-            if used >= MASKS_WORK && !(class == 1 && heavy == 0) {
+            // Of the heavy ones one goes on in any case, where nothing is owed to others.
+            let is_late = used >= MASKS_WORK && !(class == 1 && heavy == 0);
+            if is_late || class == 1 && owes {
                 self.sched.hold_back(seq, true);
                 some_wait = true;
                 continue;
@@ -73,6 +97,27 @@ impl Core {
             used += work;
             self.mask_turns.count(work);
         }
+        self.mask_turns.took((self.clock)() - begin_s);
         some_wait
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_holds_others_up_gives_them_time() {
+        let mut turns = MaskTurns::default();
+        turns.took(0.009);
+        assert!(!turns.owes(), "a step's share");
+        turns.took(0.2);
+        turns.step(Some(0.35));
+        assert!(turns.owes());
+        turns.step(Some(0.35));
+        assert!(!turns.owes());
+        turns.took(0.2);
+        turns.step(None);
+        assert!(!turns.owes(), "nobody is there");
     }
 }

@@ -92,6 +92,7 @@ impl Core {
         self.step.bound_s += self.mask_turns.taken_s();
         if self.step.is_empty() {
             self.last_step_s = None;
+            self.mask_turns.step(None);
             self.note_pause();
             let told = self.tell();
             let waiting = self.keep_a_part() || !self.restores.is_empty();
@@ -151,12 +152,14 @@ impl Core {
         let end = (self.clock)();
         let taken_s = if alone { end - flight.begin_s } else { flight.computed_s + end - since_s };
         self.step.observed_s = Some(taken_s);
+        self.mask_turns.step(Some(taken_s));
         self.note_step(flight, (end, taken_s));
         let gap_s = end - self.last_step_s.replace(end).unwrap_or(flight.begin_s);
         self.stats.step(&self.step, &self.out, gap_s);
         self.sched.commit(&self.step, &self.out, &mut self.progress);
         // What was computed in vain for those that had ended is nobody's.
         self.progress.retain(|p| !self.leaving.contains(&p.seq));
+        let begin_s = (self.clock)();
         for p in &self.progress {
             if let Outcome::Token { token, .. } = p.outcome
                 && let Some(guide) = guide(&mut self.requests, p.key)
@@ -164,6 +167,7 @@ impl Core {
                 self.mask_turns.count(guide.take(token));
             }
         }
+        self.mask_turns.took((self.clock)() - begin_s);
         for seq in self.leaving.drain(..) {
             self.sched.cancel(seq);
         }
