@@ -117,7 +117,14 @@ impl ModelLoader {
             return Ok(Located { named, path, defaults });
         }
         let model = store::here(&named.name)?.ok_or_else(|| gone(id))?;
-        Ok(Located { named, path: model.path, defaults: model.defaults })
+        // What a short name recommends holds by its model's own name too.
+        let alias = named.listed.aliases.iter().find_map(|name| store::alias_of(name));
+        let short = alias.map(store::here).transpose()?.flatten();
+        let defaults = match short.filter(|short| short.path == model.path) {
+            Some(short) => short.defaults,
+            None => model.defaults,
+        };
+        Ok(Located { named, path: model.path, defaults })
     }
 
     fn named(&self, id: &str) -> Result<Named, Failure> {

@@ -287,12 +287,19 @@ impl Shared {
                 Some((id, why)) => (Some(id), Some(why)),
                 None => return Err(self.unknown(name, key)),
             },
-            None => (name.map(str::to_owned), None),
+            None => (name.map(str::to_owned).or_else(|| self.only_one_of(key?)), None),
         };
         let pending = self.residents.want(name.as_deref(), keep, within, &may);
         let mut pending = pending.ok_or_else(|| self.unknown(name.as_deref(), key))?;
         pending.why = why;
         Ok(pending)
+    }
+
+    /// The model of a key for whose holder there is one.
+    fn only_one_of(&self, key: &Key) -> Option<String> {
+        let all = self.residents.told(None).into_iter();
+        let mut his = all.filter(|told| key.may_use(&told.names())).map(|told| told.listed.id);
+        his.next().filter(|_| his.next().is_none())
     }
 
     /// 404 with the names there are, for the holder of a key; 400 where none is named and there are

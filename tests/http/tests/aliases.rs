@@ -154,5 +154,9 @@ fn keys_are_for_aliases_too() {
             let reply = client.send("POST", "/v1/completions", &head, body.as_bytes());
             assert_eq!(reply.status, *status, "{key} {model}: {reply:?}");
         }
+        // What is the only one for a key's holder need not be named.
+        let body = json!({ "prompt": "a", "max_tokens": 1 }).to_string();
+        let reply = client.send("POST", "/v1/completions", &head, body.as_bytes());
+        assert_eq!(reply.json()["model"], expect[0], "{key}: {reply:?}");
     }
 }

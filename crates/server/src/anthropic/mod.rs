@@ -40,6 +40,7 @@ fn error_body(error: &ApiError) -> Value {
     let message = match error.overflow {
         // The words and numbers that agents look for before they summarise.
         Some((tokens, most)) => {
+            let most = most.min(tokens.saturating_sub(1)); // (one is left for the answer)
             format!("prompt is too long: {tokens} tokens > {most} maximum: {}", error.told())
         }
         None => error.told(),

@@ -75,6 +75,8 @@ fn a_prompt_that_is_too_long_says_so_in_numbers() {
     let told = error_body(&ApiError::context_length(9000, 4096, "messages"));
     let message = told["error"]["message"].as_str().unwrap();
     assert!(message.starts_with("prompt is too long: 9000 tokens > 4096 maximum"), "{message}");
+    let told = error_body(&ApiError::context_length(1024, 1024, "messages")).to_string();
+    assert!(told.contains("prompt is too long: 1024 tokens > 1023 maximum"), "{told}");
 }
 
 #[test]
