@@ -611,8 +611,10 @@ pub fn not_encoded(error: TokenizerError, model: &Model, param: &str) -> ApiErro
     match error {
         TokenizerError::TooManyTokens { at_least, .. } => {
             let most = model.most_tokens();
+            // (Conversations have other members in other dialects.)
+            let what = if param == "messages" { "the prompt" } else { param };
             let message = format!(
-                "this model's maximum context length is {most} tokens; {param} has at least {at_least} tokens"
+                "this model's maximum context length is {most} tokens; {what} has at least {at_least} tokens"
             );
             let overflow = Some((at_least, most));
             ApiError { overflow, ..ApiError::too_long(param, message) }
