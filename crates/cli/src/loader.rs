@@ -261,7 +261,7 @@ fn eyes(sight: Option<Sight>) -> (Option<Arc<Eyes>>, Option<String>) {
 
 impl Loader for ModelLoader {
     fn list(&self) -> Vec<Listed> {
-        self.known().into_iter().map(|named| named.listed).collect()
+        self.known().into_iter().map(as_it_lies).collect()
     }
 
     fn measure(&self, id: &str) -> Result<Needs, Trouble> {
@@ -466,6 +466,17 @@ pub fn named(name: &str, called: Option<&str>) -> Named {
     let bytes = std::fs::metadata(name).map_or(0, |m| if m.is_file() { m.len() } else { 0 });
     let (aliases, digest) = (Vec::new(), String::new());
     Named { name: name.to_owned(), listed: Listed { id, aliases, created, bytes, digest } }
+}
+
+/// A model with its files' bytes and digest, where they are here: one of the command line may have been
+/// named before it was fetched.
+fn as_it_lies(named: Named) -> Listed {
+    match store::here(&named.name) {
+        Ok(Some(model)) if named.listed.digest.is_empty() => {
+            Listed { bytes: model.bytes(), digest: store::digest(&model), ..named.listed }
+        }
+        _ => named.listed,
+    }
 }
 
 /// What is here: each model by the name that `list` shows, its alias, and the last part of its name
