@@ -356,10 +356,13 @@ pub fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "a boolean",
-        Value::Number(n) if n.as_f64().is_some_and(|n| n.abs() >= u64::MAX as f64) => {
-            "one that large"
+        // (Whole numbers beyond 64 bits are read as these.)
+        Value::Number(n) if n.is_f64() => {
+            match n.as_f64().is_some_and(|n| n.abs() >= i64::MAX as f64) {
+                true => "one that large",
+                false => "a fraction",
+            }
         }
-        Value::Number(n) if n.is_f64() => "a fraction",
         Value::Number(_) => "a number",
         Value::String(_) => "a string",
         Value::Array(_) => "an array",
@@ -393,8 +396,14 @@ mod tests {
 
     #[test]
     fn numbers_of_a_wrong_kind_are_called_what_they_are() {
-        let kinds = [json!(5), json!(5.0), json!(0.5), json!(1e30)].map(|n| kind_of(&n));
-        assert_eq!(kinds, ["a number", "a fraction", "a fraction", "one that large"]);
+        let kind = |text: &str| kind_of(&serde_json::from_str(text).unwrap());
+        for whole in ["5", "-5", "18446744073709551615"] {
+            assert_eq!(kind(whole), "a number", "{whole}");
+        }
+        assert_eq!(["5.0", "0.5"].map(kind), ["a fraction"; 2]);
+        for large in ["1e30", "18446744073709551616", "-9223372036854775809"] {
+            assert_eq!(kind(large), "one that large", "{large}");
+        }
     }
 
     #[test]
